@@ -1,0 +1,229 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+#ifndef DLIB_RMS_NORM_ARGUMENTS_H_
+#define DLIB_RMS_NORM_ARGUMENTS_H_
+
+// The requires clauses of rms_norm_tools_abstract.h as code, shared by the CPU and the CUDA
+// functions. A broken clause fails a DLIB_CASSERT that names every value it compared, before
+// any output is touched.
+
+#include <cfloat>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <sstream>
+#include <string>
+#include <dlib/assert.h>
+#include <dlib/cuda/tensor.h>
+#include "rms_norm_groups.h"
+
+namespace dlib::contrib
+{
+
+    // ----------------------------------------------------------------------------------------
+
+    inline rms_norm_dims dims_of(const tensor& t)
+    {
+        return {t.num_samples(), t.k(), t.nr(), t.nc()};
+    }
+
+    inline std::string to_string(const rms_norm_dims& d)
+    {
+        std::ostringstream sout;
+        sout << "(" << d.num_samples << "," << d.k << "," << d.nr << "," << d.nc << ")";
+        return sout.str();
+    }
+
+    inline const char* to_string(rms_norm_axes axes)
+    {
+        switch (axes)
+        {
+        case rms_norm_axes::sample: return "sample";
+        case rms_norm_axes::row: return "row";
+        case rms_norm_axes::channel: return "channel";
+        }
+        return "unknown";
+    }
+
+    inline const char* to_string(rms_norm_gain gain)
+    {
+        switch (gain)
+        {
+        case rms_norm_gain::per_channel: return "per_channel";
+        case rms_norm_gain::per_element: return "per_element";
+        case rms_norm_gain::none: return "none";
+        }
+        return "unknown";
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    inline bool is_valid_rms_norm_eps(double eps) { return eps >= FLT_MIN && eps <= FLT_MAX; }
+
+    inline bool is_valid_rms_norm_gain_offset(double gain_offset)
+    {
+        return std::abs(gain_offset) <= FLT_MAX;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    struct rms_norm_buffer
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                Where an argument lies in the memory of the device that will use it.
+        !*/
+        const char* name;
+        const float* data;
+        std::size_t size;
+
+        bool overlaps(const rms_norm_buffer& b) const
+        {
+            const auto begin = reinterpret_cast<std::uintptr_t>(data);
+            const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
+            return size != 0 && b.size != 0 && begin < b_begin + b.size * sizeof(float) &&
+                b_begin < begin + size * sizeof(float);
+        }
+
+        bool is_same_as(const rms_norm_buffer& b) const { return data == b.data && size == b.size; }
+    };
+
+    inline void check_output_is_apart(const rms_norm_buffer& output,
+        std::initializer_list<rms_norm_buffer> others)
+    {
+        for (const rms_norm_buffer& other : others)
+        {
+            DLIB_CASSERT(!output.overlaps(other),
+                "\n\t The memory of " << output.name << " overlaps that of " << other.name << "."
+                                      << "\n\t " << output.name << ": " << output.size
+                                      << " floats from " << output.data << "\n\t " << other.name
+                                      << ": " << other.size << " floats from " << other.data);
+        }
+    }
+
+    inline rms_norm_groups check_rms_norm_gamma(rms_norm_axes axes,
+        double gain_offset,
+        const tensor& src,
+        const tensor& gamma)
+    {
+        rms_norm_groups groups;
+        DLIB_CASSERT(make_rms_norm_groups(axes, dims_of(src), dims_of(gamma), groups),
+            "\n\t The shape of gamma does not fit src."
+                << "\n\t axes:        " << to_string(axes)
+                << "\n\t src shape:   " << to_string(dims_of(src))
+                << "\n\t gamma shape: " << to_string(dims_of(gamma)) << "\n\t it can be    "
+                << to_string(rms_norm_gamma_dims(axes, rms_norm_gain::per_channel, dims_of(src)))
+                << " or "
+                << to_string(rms_norm_gamma_dims(axes, rms_norm_gain::per_element, dims_of(src)))
+                << " or empty");
+        DLIB_CASSERT(is_valid_rms_norm_gain_offset(gain_offset),
+            "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << gain_offset);
+        return groups;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    template <typename address_of>
+    rms_norm_groups check_rms_normalize(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        const tensor& dest,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        const address_of& address)
+    /*!
+        requires
+            - address(t) == where the tensor t lies in the memory of the device that will be used
+        ensures
+            - checks what rms_normalize() requires
+            - returns the groups of src
+    !*/
+    {
+        DLIB_CASSERT(is_valid_rms_norm_eps(eps),
+            "\n\t eps has to be a positive, normal float.\n\t eps: " << eps);
+        const rms_norm_groups groups = check_rms_norm_gamma(axes, gain_offset, src, gamma);
+
+        const rms_norm_buffer to = {"dest", address(dest), dest.size()};
+        const rms_norm_buffer stats = {"scale", address(scale), scale.size()};
+        const rms_norm_buffer from = {"src", address(src), src.size()};
+        const rms_norm_buffer gain = {"gamma", address(gamma), gamma.size()};
+
+        DLIB_CASSERT(&dest != &scale, "\n\t dest and scale are the same object.");
+        if (!to.is_same_as(from))
+            check_output_is_apart(to, {from});
+        check_output_is_apart(to, {gain});
+        check_output_is_apart(stats, {to, from, gain});
+        return groups;
+    }
+
+    template <typename address_of>
+    rms_norm_groups check_rms_normalize_gradient(rms_norm_axes axes,
+        double gain_offset,
+        const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        const tensor& src_grad,
+        const tensor& gamma_grad,
+        const tensor& dscale,
+        const address_of& address,
+        bool& in_place)
+    /*!
+        requires
+            - address(t) == where the tensor t lies in the memory of the device that will be used
+        ensures
+            - checks what rms_normalize_gradient() requires
+            - returns the groups of src
+            - #in_place == true if and only if src_grad is the memory of gradient_input
+    !*/
+    {
+        const rms_norm_groups groups = check_rms_norm_gamma(axes, gain_offset, src, gamma);
+        DLIB_CASSERT(dims_of(gradient_input) == dims_of(src) && dims_of(src_grad) == dims_of(src),
+            "\n\t gradient_input, src and src_grad have to have the same shape."
+                << "\n\t gradient_input shape: " << to_string(dims_of(gradient_input))
+                << "\n\t src shape:            " << to_string(dims_of(src))
+                << "\n\t src_grad shape:       " << to_string(dims_of(src_grad)));
+        DLIB_CASSERT(static_cast<long long>(scale.size()) == groups.num_groups(),
+            "\n\t scale has to hold one number per group of src."
+                << "\n\t axes:         " << to_string(axes) << "\n\t src shape:    "
+                << to_string(dims_of(src)) << "\n\t groups:       " << groups.num_groups()
+                << "\n\t scale.size(): " << scale.size());
+        DLIB_CASSERT(dims_of(gamma_grad) == dims_of(gamma) || gamma_grad.size() + gamma.size() == 0,
+            "\n\t gamma and gamma_grad have to have the same shape."
+                << "\n\t gamma shape:      " << to_string(dims_of(gamma))
+                << "\n\t gamma_grad shape: " << to_string(dims_of(gamma_grad)));
+
+        const rms_norm_buffer d = {
+            "gradient_input", address(gradient_input), gradient_input.size()};
+        const rms_norm_buffer stats = {"scale", address(scale), scale.size()};
+        const rms_norm_buffer from = {"src", address(src), src.size()};
+        const rms_norm_buffer gain = {"gamma", address(gamma), gamma.size()};
+        const rms_norm_buffer dx = {"src_grad", address(src_grad), src_grad.size()};
+        const rms_norm_buffer dgain = {"gamma_grad", address(gamma_grad), gamma_grad.size()};
+        const rms_norm_buffer dstats = {"dscale", address(dscale), dscale.size()};
+
+        const bool same = dx.is_same_as(d);
+        if (!same)
+            check_output_is_apart(dx, {d});
+        check_output_is_apart(dx, {stats, from, gain});
+        check_output_is_apart(dgain, {d, stats, from, gain, dx});
+        check_output_is_apart(dstats, {d, stats, from, gain, dx, dgain});
+        DLIB_CASSERT(static_cast<const void*>(&dscale) != static_cast<const void*>(&scale),
+            "\n\t dscale and scale are the same object.");
+
+        in_place = same;
+        return groups;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    inline void set_size(resizable_tensor& t, const rms_norm_dims& d)
+    {
+        t.set_size(d.num_samples, d.k, d.nr, d.nc);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+}
+
+#endif // DLIB_RMS_NORM_ARGUMENTS_H_

@@ -1,0 +1,56 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+#ifndef DLIB_RMS_NORM_TOOLS_H_
+#define DLIB_RMS_NORM_TOOLS_H_
+
+// RMS normalization of tensors, on the device that dlib uses: the functions that the layers
+// call. Their contract is in rms_norm_tools_abstract.h.
+
+#include "rms_norm_tools_abstract.h"
+#include "rms_norm_cpu.h"
+#include "rms_norm_cuda.h"
+#include "rms_norm_groups.h"
+
+namespace dlib::contrib::tt
+{
+
+    // ----------------------------------------------------------------------------------------
+
+    void rms_normalize(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        const tensor& src,
+        const tensor& gamma);
+
+    void rms_normalize(double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        const tensor& src,
+        const tensor& gamma);
+
+    // ----------------------------------------------------------------------------------------
+
+    void rms_normalize_gradient(rms_norm_axes axes,
+        double gain_offset,
+        const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        tensor& src_grad,
+        tensor& gamma_grad,
+        resizable_tensor& dscale);
+
+    void rms_normalize_gradient(const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        tensor& src_grad,
+        tensor& gamma_grad,
+        resizable_tensor& dscale);
+
+    // ----------------------------------------------------------------------------------------
+
+}
+
+#endif // DLIB_RMS_NORM_TOOLS_H_

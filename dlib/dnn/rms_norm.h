@@ -1,0 +1,265 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+#ifndef DLIB_DNn_RMS_NORM_H_
+#define DLIB_DNn_RMS_NORM_H_
+
+// The layers: rms_norm_, rms_norm_row_ and rms_norm_channel_ are one class with three choices
+// of what is normalized together. Their contract is in rms_norm_abstract.h.
+
+#include <iostream>
+#include <string>
+#include <utility>
+#include <dlib/dnn/core.h>
+#include "rms_norm_abstract.h"
+#include "rms_norm_file.h"
+#include "../cuda/rms_norm_arguments.h"
+#include "../cuda/rms_norm_tools.h"
+
+namespace dlib::contrib
+{
+
+    // ----------------------------------------------------------------------------------------
+
+    const double DEFAULT_RMS_NORM_EPS = 1e-5;
+
+    template <rms_norm_axes AXES>
+    class rms_norm_over_
+    {
+    public:
+        explicit rms_norm_over_(double eps_ = DEFAULT_RMS_NORM_EPS,
+            rms_norm_gain gain_ = rms_norm_gain::per_channel,
+            double gain_offset_ = 0) :
+            learning_rate_multiplier(1),
+            weight_decay_multiplier(0),
+            bias_learning_rate_multiplier(1),
+            bias_weight_decay_multiplier(1),
+            gain(gain_)
+        {
+            set_eps(eps_);
+            set_gain_offset(gain_offset_);
+        }
+
+        double get_eps() const { return eps; }
+        void set_eps(double val)
+        {
+            DLIB_CASSERT(is_valid_rms_norm_eps(val),
+                "\n\t eps has to be a positive, normal float.\n\t eps: " << val);
+            eps = val;
+        }
+
+        rms_norm_gain get_gain() const { return gain; }
+        void set_gain(rms_norm_gain val)
+        {
+            DLIB_CASSERT(val == gain || params.size() == 0,
+                "\n\t The kind of gain can't be changed once the layer has parameters."
+                    << "\n\t it is:     " << to_string(gain) << ", shape "
+                    << to_string(gamma_dims()) << "\n\t requested: " << to_string(val));
+            gain = val;
+        }
+
+        double get_gain_offset() const { return gain_offset; }
+        void set_gain_offset(double val)
+        {
+            DLIB_CASSERT(is_valid_rms_norm_gain_offset(val),
+                "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << val);
+            gain_offset = val;
+        }
+
+        double get_learning_rate_multiplier() const { return learning_rate_multiplier; }
+        double get_weight_decay_multiplier() const { return weight_decay_multiplier; }
+        void set_learning_rate_multiplier(double val) { learning_rate_multiplier = val; }
+        void set_weight_decay_multiplier(double val) { weight_decay_multiplier = val; }
+
+        double get_bias_learning_rate_multiplier() const { return bias_learning_rate_multiplier; }
+        double get_bias_weight_decay_multiplier() const { return bias_weight_decay_multiplier; }
+        void set_bias_learning_rate_multiplier(double val) { bias_learning_rate_multiplier = val; }
+        void set_bias_weight_decay_multiplier(double val) { bias_weight_decay_multiplier = val; }
+
+        inline dpoint map_input_to_output(const dpoint& p) const { return p; }
+        inline dpoint map_output_to_input(const dpoint& p) const { return p; }
+
+        template <typename SUBNET>
+        void setup(const SUBNET& sub)
+        {
+            const rms_norm_dims d = rms_norm_gamma_dims(AXES, gain, dims_of(sub.get_output()));
+            gamma = alias_tensor(d.num_samples, d.k, d.nr, d.nc);
+            params.set_size(static_cast<long long>(gamma.size()));
+            params = static_cast<float>(1 - gain_offset);
+        }
+
+        template <typename SUBNET>
+        void forward(const SUBNET& sub, resizable_tensor& output)
+        {
+            const tensor& input = sub.get_output();
+            check_gamma_fits(input);
+            auto g = gamma(params, 0);
+            tt::rms_normalize(AXES, gain_offset, eps, output, scale, input, g);
+        }
+
+        template <typename SUBNET>
+        void backward(const tensor& gradient_input, SUBNET& sub, tensor& params_grad)
+        {
+            auto g = gamma(params, 0);
+            auto g_grad = gamma(params_grad, 0);
+            tt::rms_normalize_gradient(AXES, gain_offset, gradient_input, scale, sub.get_output(),
+                g, sub.get_gradient_input(), g_grad, dscale);
+        }
+
+        void clean()
+        {
+            scale.clear();
+            dscale.clear();
+        }
+
+        const tensor& get_layer_params() const { return params; }
+        tensor& get_layer_params() { return params; }
+
+        friend void serialize(const rms_norm_over_& item, std::ostream& out)
+        {
+            const bool has_only_dlib_20_options = AXES == rms_norm_axes::sample &&
+                item.gain == rms_norm_gain::per_channel && item.gain_offset == 0;
+
+            if (has_only_dlib_20_options)
+            {
+                serialize(std::string("rms_norm_"), out);
+            }
+            else
+            {
+                serialize(options_tag(), out);
+                serialize(static_cast<int>(item.gain), out);
+                serialize(item.gain_offset, out);
+            }
+            serialize(item.params, out);
+            serialize(item.gamma, out);
+            serialize(item.learning_rate_multiplier, out);
+            serialize(item.weight_decay_multiplier, out);
+            serialize(item.bias_learning_rate_multiplier, out);
+            serialize(item.bias_weight_decay_multiplier, out);
+            serialize(item.eps, out);
+        }
+
+        friend void deserialize(rms_norm_over_& item, std::istream& in)
+        {
+            rms_norm_file file(class_name(), in);
+            rms_norm_over_ temp;
+
+            const std::string tag = file.read_tag();
+            if (tag == options_tag())
+            {
+                temp.gain = file.read_gain();
+                temp.gain_offset = file.read_gain_offset();
+            }
+            else if (AXES != rms_norm_axes::sample || tag != "rms_norm_")
+            {
+                file.refuse("unexpected version '" + tag + "'");
+            }
+            file.read_params(AXES, temp.gain, temp.params, temp.gamma);
+            temp.learning_rate_multiplier = file.read_multiplier("learning_rate_multiplier");
+            temp.weight_decay_multiplier = file.read_multiplier("weight_decay_multiplier");
+            temp.bias_learning_rate_multiplier = file.read_multiplier(
+                "bias_learning_rate_multiplier");
+            temp.bias_weight_decay_multiplier = file.read_multiplier(
+                "bias_weight_decay_multiplier");
+            temp.eps = file.read_eps();
+
+            item = std::move(temp);
+        }
+
+        friend std::ostream& operator<<(std::ostream& out, const rms_norm_over_& item)
+        {
+            out << name();
+            out << " (eps=" << item.eps;
+            if (item.gain != rms_norm_gain::per_channel)
+                out << ", gain=" << to_string(item.gain);
+            if (item.gain_offset != 0)
+                out << ", gain_offset=" << item.gain_offset;
+            out << ")";
+            out << " learning_rate_mult=" << item.learning_rate_multiplier;
+            out << " weight_decay_mult=" << item.weight_decay_multiplier;
+            out << " bias_learning_rate_mult=" << item.bias_learning_rate_multiplier;
+            out << " bias_weight_decay_mult=" << item.bias_weight_decay_multiplier;
+            return out;
+        }
+
+        friend void to_xml(const rms_norm_over_& item, std::ostream& out)
+        {
+            out << "<" << name();
+            out << " eps='" << item.eps << "'";
+            if (item.gain != rms_norm_gain::per_channel)
+                out << " gain='" << to_string(item.gain) << "'";
+            if (item.gain_offset != 0)
+                out << " gain_offset='" << item.gain_offset << "'";
+            out << " learning_rate_mult='" << item.learning_rate_multiplier << "'";
+            out << " weight_decay_mult='" << item.weight_decay_multiplier << "'";
+            out << " bias_learning_rate_mult='" << item.bias_learning_rate_multiplier << "'";
+            out << " bias_weight_decay_mult='" << item.bias_weight_decay_multiplier << "'";
+            out << ">\n";
+            if (item.params.size() != 0)
+                out << mat(item.params);
+            out << "</" << name() << ">\n";
+        }
+
+    private:
+        static std::string name()
+        {
+            switch (AXES)
+            {
+            case rms_norm_axes::sample: return "rms_norm";
+            case rms_norm_axes::row: return "rms_norm_row";
+            case rms_norm_axes::channel: return "rms_norm_channel";
+            }
+            return "";
+        }
+
+        static std::string class_name() { return name() + "_"; }
+
+        static std::string options_tag() { return class_name() + "with_options"; }
+
+        rms_norm_dims gamma_dims() const
+        {
+            return {gamma.num_samples(), gamma.k(), gamma.nr(), gamma.nc()};
+        }
+
+        void check_gamma_fits(const tensor& input) const
+        {
+            const rms_norm_dims wanted = rms_norm_gamma_dims(AXES, gain, dims_of(input));
+            if (gamma_dims() != wanted)
+            {
+                throw error(class_name() + ": an input of shape " + to_string(dims_of(input)) +
+                    " needs a gamma of shape " + to_string(wanted) +
+                    ", but the layer has one of shape " + to_string(gamma_dims()) + ".");
+            }
+        }
+
+        resizable_tensor params;
+        alias_tensor gamma;
+        resizable_tensor scale;
+        resizable_tensor dscale;
+        double learning_rate_multiplier;
+        double weight_decay_multiplier;
+        double bias_learning_rate_multiplier;
+        double bias_weight_decay_multiplier;
+        rms_norm_gain gain;
+        double gain_offset;
+        double eps;
+    };
+
+    // ----------------------------------------------------------------------------------------
+
+    using rms_norm_ = rms_norm_over_<rms_norm_axes::sample>;
+    using rms_norm_row_ = rms_norm_over_<rms_norm_axes::row>;
+    using rms_norm_channel_ = rms_norm_over_<rms_norm_axes::channel>;
+
+    template <typename SUBNET>
+    using rms_norm = add_layer<rms_norm_, SUBNET>;
+
+    template <typename SUBNET>
+    using rms_norm_row = add_layer<rms_norm_row_, SUBNET>;
+
+    template <typename SUBNET>
+    using rms_norm_channel = add_layer<rms_norm_channel_, SUBNET>;
+
+    // ----------------------------------------------------------------------------------------
+
+}
+
+#endif // DLIB_DNn_RMS_NORM_H_

@@ -1,0 +1,298 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+#undef DLIB_DNn_RMS_NORM_ABSTRACT_H_
+#ifdef DLIB_DNn_RMS_NORM_ABSTRACT_H_
+
+#include "../cuda/rms_norm_tools_abstract.h"
+
+namespace dlib
+{
+namespace contrib
+{
+
+// ----------------------------------------------------------------------------------------
+
+    const double DEFAULT_RMS_NORM_EPS = 1e-5;
+
+    template <rms_norm_axes AXES>
+    class rms_norm_over_
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                This is an implementation of the EXAMPLE_COMPUTATIONAL_LAYER_ interface defined
+                in dlib/dnn/layers_abstract.h. It is a layer that divides the values of each
+                group by their root mean square and multiplies them with a learned gain:
+
+                    output == input/sqrt(mean(input^2) + eps) * (gain_offset + gamma)
+
+                What a group is, is chosen by AXES, see rms_norm_axes. The three choices have
+                the names
+
+                    rms_norm_          all values of a sample together, one gain per channel
+                    rms_norm_row_      each row by itself, one gain per column. This is the layer
+                                       for Transformers on (batch, 1, tokens, features): no token
+                                       sees another.
+                    rms_norm_channel_  the channels of each pixel, one gain per channel
+
+                See the paper "Root Mean Square Layer Normalization" by Zhang and Sennrich (2019).
+                In contrast to layer and batch normalization no mean is removed, so a bias in the
+                layer below is not redundant.
+
+                The layer works for any number of samples, and keeps no statistics from training:
+                the same input gives the same bits in training and in inference. The shape of
+                gamma is fixed by setup(): afterwards inputs can differ in everything but the
+                dimensions that gamma has.
+        !*/
+
+    public:
+
+        explicit rms_norm_over_(
+            double eps = DEFAULT_RMS_NORM_EPS,
+            rms_norm_gain gain = rms_norm_gain::per_channel,
+            double gain_offset = 0
+        );
+        /*!
+            requires
+                - eps is finite, not below the smallest normal float and not above the largest
+                - gain_offset is finite as a float
+            ensures
+                - #get_eps() == eps
+                - #get_gain() == gain
+                - #get_gain_offset() == gain_offset
+                - #get_learning_rate_multiplier()      == 1
+                - #get_weight_decay_multiplier()       == 0
+                - #get_bias_learning_rate_multiplier() == 1
+                - #get_bias_weight_decay_multiplier()  == 1
+                - #get_layer_params().size() == 0
+        !*/
+
+        double get_eps(
+        ) const;
+        /*!
+            ensures
+                - returns the value that is added to the mean of the squares
+        !*/
+
+        void set_eps(
+            double val
+        );
+        /*!
+            requires
+                - val is finite, not below the smallest normal float and not above the largest
+            ensures
+                - #get_eps() == val
+        !*/
+
+        rms_norm_gain get_gain(
+        ) const;
+        /*!
+            ensures
+                - returns which values have a gain of their own. With rms_norm_gain::none the
+                  layer has no parameters.
+        !*/
+
+        void set_gain(
+            rms_norm_gain val
+        );
+        /*!
+            requires
+                - val == get_gain() or get_layer_params().size() == 0
+            ensures
+                - #get_gain() == val
+        !*/
+
+        double get_gain_offset(
+        ) const;
+        /*!
+            ensures
+                - returns the value that is added to gamma to give the gain. With 1, as in Gemma,
+                  gamma starts at 0 and weight decay pulls the gain towards 1.
+        !*/
+
+        void set_gain_offset(
+            double val
+        );
+        /*!
+            requires
+                - val is finite as a float
+            ensures
+                - #get_gain_offset() == val
+                - get_layer_params() is left as it is. So unless setup() follows, the gain
+                  changes by the difference.
+        !*/
+
+        double get_learning_rate_multiplier(
+        ) const;
+        /*!
+            ensures
+                - returns a multiplier that the learning rate of gamma is multiplied with
+        !*/
+
+        double get_weight_decay_multiplier(
+        ) const;
+        /*!
+            ensures
+                - returns a multiplier that the weight decay of gamma is multiplied with
+        !*/
+
+        void set_learning_rate_multiplier(
+            double val
+        );
+        /*!
+            ensures
+                - #get_learning_rate_multiplier() == val
+        !*/
+
+        void set_weight_decay_multiplier(
+            double val
+        );
+        /*!
+            ensures
+                - #get_weight_decay_multiplier() == val
+        !*/
+
+        double get_bias_learning_rate_multiplier(
+        ) const;
+        double get_bias_weight_decay_multiplier(
+        ) const;
+        void set_bias_learning_rate_multiplier(
+            double val
+        );
+        void set_bias_weight_decay_multiplier(
+            double val
+        );
+        /*!
+            These four are what every dlib layer has. This one has no bias, so they do nothing but
+            keep their value, in saved files too.
+        !*/
+
+        template <typename SUBNET>
+        void setup(
+            const SUBNET& sub
+        );
+        /*!
+            ensures
+                - gives gamma the shape that get_gain() asks for with sub.get_output(), see
+                  rms_norm_gain
+                - sets gamma so that all gains are 1
+        !*/
+
+        template <typename SUBNET>
+        void forward(
+            const SUBNET& sub,
+            resizable_tensor& output
+        );
+        /*!
+            requires
+                - setup() has been called
+            ensures
+                - performs tt::rms_normalize(AXES, get_gain_offset(), get_eps(), output, scale,
+                  sub.get_output(), gamma)
+            throws
+                - dlib::error
+                    if the shape of sub.get_output() asks for another shape of gamma than the
+                    layer was set up or loaded with. The message names both. The layer and output
+                    are left as they were.
+        !*/
+
+        template <typename SUBNET>
+        void backward(
+            const tensor& gradient_input,
+            SUBNET& sub,
+            tensor& params_grad
+        );
+        /*!
+            requires
+                - forward(sub, output) was called last
+            ensures
+                - adds the gradient with respect to sub.get_output() to
+                  sub.get_gradient_input() and assigns that with respect to gamma to params_grad,
+                  as tt::rms_normalize_gradient() does
+        !*/
+
+        dpoint map_input_to_output(
+            const dpoint& p
+        ) const;
+        dpoint map_output_to_input(
+            const dpoint& p
+        ) const;
+        /*!
+            ensures
+                - returns p
+        !*/
+
+        void clean(
+        );
+        /*!
+            ensures
+                - frees what forward() keeps for backward()
+        !*/
+
+        const tensor& get_layer_params(
+        ) const;
+        tensor& get_layer_params(
+        );
+        /*!
+            ensures
+                - returns gamma. It is empty before setup() and if get_gain() == rms_norm_gain::none.
+        !*/
+    };
+
+// ----------------------------------------------------------------------------------------
+
+    template <rms_norm_axes AXES>
+    void serialize(const rms_norm_over_<AXES>& item, std::ostream& out);
+    /*!
+        ensures
+            - saves everything but what forward() keeps for backward()
+            - if (AXES == sample && item.get_gain() == per_channel && item.get_gain_offset() == 0) then
+                - writes, byte for byte, what dlib 20 writes for its rms_norm_
+    !*/
+
+    template <rms_norm_axes AXES>
+    void deserialize(rms_norm_over_<AXES>& item, std::istream& in);
+    /*!
+        ensures
+            - restores what serialize() saved. The files of dlib 20's rms_norm_ can be read with
+              AXES == sample.
+        throws
+            - serialization_error
+                if in does not hold such a layer, is cut short, or holds values that a layer can't
+                have (an eps that set_eps() refuses, a shape of gamma that get_gain() does not
+                ask for). The message names what was found, and item is left as it was.
+    !*/
+
+    template <rms_norm_axes AXES>
+    std::ostream& operator<<(std::ostream& out, const rms_norm_over_<AXES>& item);
+    /*!
+        ensures
+            - prints the name of the layer and its options
+    !*/
+
+    template <rms_norm_axes AXES>
+    void to_xml(const rms_norm_over_<AXES>& item, std::ostream& out);
+    /*!
+        ensures
+            - writes the layer as an XML element, with its options and gamma
+    !*/
+
+// ----------------------------------------------------------------------------------------
+
+    using rms_norm_         = rms_norm_over_<rms_norm_axes::sample>;
+    using rms_norm_row_     = rms_norm_over_<rms_norm_axes::row>;
+    using rms_norm_channel_ = rms_norm_over_<rms_norm_axes::channel>;
+
+    template <typename SUBNET>
+    using rms_norm = add_layer<rms_norm_, SUBNET>;
+
+    template <typename SUBNET>
+    using rms_norm_row = add_layer<rms_norm_row_, SUBNET>;
+
+    template <typename SUBNET>
+    using rms_norm_channel = add_layer<rms_norm_channel_, SUBNET>;
+
+// ----------------------------------------------------------------------------------------
+
+}
+}
+
+#endif // DLIB_DNn_RMS_NORM_ABSTRACT_H_

@@ -1,0 +1,28 @@
+#!/bin/sh
+# License: Boost Software License   See LICENSE.txt for the full license.
+
+# Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
+# AddressSanitizer and UndefinedBehaviorSanitizer, and uses the installed library from outside.
+
+set -eu
+cd "$(dirname "$0")/.."
+tools/setup.sh
+
+echo "== formatting"
+git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' | xargs -0 clang-format --dry-run --Werror
+
+for preset in release sanitize
+do
+    echo "== $preset: build"
+    cmake --preset "$preset" >/dev/null
+    cmake --build --preset "$preset" -j2
+done
+
+echo "== installed library, used from outside"
+tools/test_install.sh build/release
+
+echo "== sanitize: dtest"
+build/sanitize/dlib/test/dtest --runall
+
+echo "== release: dtest"
+build/release/dlib/test/dtest --runall
