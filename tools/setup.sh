@@ -1,8 +1,9 @@
 #!/bin/sh
 # License: Boost Software License   See LICENSE.txt for the full license.
 
-# Installs what building and testing needs, and says what it installs. Does nothing where
-# everything is there. Without apt it says what is needed.
+# Installs what building and testing needs, and with --tools what the benchmark needs too. Says
+# what it installs, and does nothing where everything is there. Without apt it says what is
+# needed.
 
 set -eu
 
@@ -10,8 +11,10 @@ packages="
     g++ make cmake git pkg-config clang-format
     libdlib-dev libpng-dev libjpeg-dev zlib1g-dev libsqlite3-dev
     libopenblas-dev
+    libboost-context-dev
     nlohmann-json3-dev
 "
+[ "${1:-}" != --tools ] || packages="$packages libbenchmark-dev gnuplot-nox"
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null
 then
@@ -20,7 +23,7 @@ This system has no apt, so nothing was installed. These are needed (Debian's pac
 $packages
 In words: a C++17 compiler, CMake 3.25 or newer, git, pkg-config, clang-format, dlib 19.24 or
 newer with the libraries it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK),
-and nlohmann-json.
+nlohmann-json and Boost.Context; for the benchmark Google Benchmark and gnuplot.
 TEXT
     exit 1
 fi

@@ -1,0 +1,583 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+
+// Broken contracts: each is refused with a dlib::fatal_error whose message names the values,
+// and no argument is touched. dlib ends a process that makes a second fatal_error, so every
+// case has a child process of its own.
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <dlib/rms_norm.h>
+#include "rms_norm_runs.h"
+
+namespace
+{
+
+    using namespace test;
+    using namespace dlib;
+    using dlib::contrib::rms_norm_axes;
+    using dlib::contrib::rms_norm_gain;
+
+    // ----------------------------------------------------------------------------------------
+
+    bool is_same(const tensor& a, const tensor& b)
+    {
+        return shape_of(a) == shape_of(b) && same_bits(values_of(a), values_of(b));
+    }
+
+    resizable_tensor counting_tensor(long long n, long long k, long long nr, long long nc)
+    {
+        resizable_tensor t(n, k, nr, nc);
+        float value = 0;
+        for (float& v : t)
+            v = ++value;
+        return t;
+    }
+
+    alias_tensor_instance
+    part_of(tensor& t, std::size_t offset, long long n, long long k, long long nr, long long nc)
+    {
+        return alias_tensor(n, k, nr, nc)(t, offset);
+    }
+
+    struct forward_call
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                Arguments of rms_normalize() that are right, for a test to spoil one of them.
+                The outputs have sizes and values already.
+        !*/
+        rms_norm_axes axes = rms_norm_axes::sample;
+        double gain_offset = 0;
+        double eps = 1e-5;
+        resizable_tensor dest = counting_tensor(4, 3, 4, 5);
+        resizable_tensor scale = counting_tensor(9, 3, 4, 5);
+        resizable_tensor src = counting_tensor(2, 3, 4, 5);
+        resizable_tensor gamma = counting_tensor(1, 3, 1, 1);
+
+        void run(const rms_norm_backend& b, const tensor& src_, const tensor& gamma_)
+        {
+            b.forward(axes, gain_offset, eps, dest, scale, src_, gamma_);
+        }
+
+        void run(const rms_norm_backend& b) { run(b, src, gamma); }
+
+        bool operator==(const forward_call& c) const
+        {
+            return is_same(dest, c.dest) && is_same(scale, c.scale) && is_same(src, c.src) &&
+                is_same(gamma, c.gamma);
+        }
+    };
+
+    struct gradient_call
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                The same for rms_normalize_gradient().
+        !*/
+        rms_norm_axes axes = rms_norm_axes::sample;
+        double gain_offset = 0;
+        resizable_tensor gradient_input = counting_tensor(2, 3, 4, 5);
+        resizable_tensor scale = counting_tensor(2, 1, 1, 1);
+        resizable_tensor src = counting_tensor(2, 3, 4, 5);
+        resizable_tensor gamma = counting_tensor(1, 3, 1, 1);
+        resizable_tensor src_grad = counting_tensor(2, 3, 4, 5);
+        resizable_tensor gamma_grad = counting_tensor(1, 3, 1, 1);
+        resizable_tensor dscale = counting_tensor(9, 3, 4, 5);
+
+        void run(const rms_norm_backend& b)
+        {
+            b.gradient(
+                axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
+        }
+
+        bool operator==(const gradient_call& c) const
+        {
+            return is_same(gradient_input, c.gradient_input) && is_same(scale, c.scale) &&
+                is_same(src, c.src) && is_same(gamma, c.gamma) && is_same(src_grad, c.src_grad) &&
+                is_same(gamma_grad, c.gamma_grad) && is_same(dscale, c.dscale);
+        }
+    };
+
+    // ----------------------------------------------------------------------------------------
+
+    template <typename call_type>
+    std::string what_happens(const std::function<void(call_type&)>& spoil,
+        const std::function<void(call_type&)>& run,
+        const std::vector<std::string>& words)
+    /*!
+        ensures
+            - returns "" if run, after spoil, throws a fatal_error that holds all the words and
+              changes nothing, else a description of what happened instead
+    !*/
+    {
+        call_type call;
+        spoil(call);
+        const call_type before = call;
+        std::string message;
+        try
+        {
+            run(call);
+            return "it was not refused";
+        }
+        catch (fatal_error& e)
+        {
+            message = e.what();
+        }
+        catch (std::exception& e)
+        {
+            return std::string("it threw something else: ") + e.what();
+        }
+
+        if (!(call == before))
+            return "an argument was touched";
+        for (const std::string& word : words)
+        {
+            if (message.find(word) == std::string::npos)
+                return "'" + word + "' is missing in the message:\n" + message;
+        }
+        return "";
+    }
+
+    std::string in_child_process(const std::function<std::string()>& f)
+    /*!
+        ensures
+            - returns what f returns in a child process
+    !*/
+    {
+        int ends[2];
+        DLIB_TEST(pipe(ends) == 0);
+        const pid_t child = fork();
+        DLIB_TEST(child >= 0);
+        if (child == 0)
+        {
+            // the child has none of the threads of a thread pool, so it could wait for ever
+            alarm(60);
+            const std::string result = f();
+            const bool is_written = write(ends[1], result.data(), result.size()) ==
+                static_cast<ssize_t>(result.size());
+            _exit(is_written ? 0 : 1);
+        }
+
+        close(ends[1]);
+        std::string result;
+        char buffer[1000];
+        for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;)
+            result.append(buffer, static_cast<std::size_t>(n));
+        close(ends[0]);
+
+        int status = 0;
+        DLIB_TEST(waitpid(child, &status, 0) == child);
+        DLIB_TEST_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0,
+            "the child process ended with status " << status);
+        return result;
+    }
+
+    template <typename call_type>
+    void refused(const std::function<void(call_type&)>& spoil,
+        const std::function<void(call_type&)>& run,
+        const std::vector<std::string>& words)
+    {
+        const std::string result = in_child_process(
+            [&]() { return what_happens<call_type>(spoil, run, words); });
+        DLIB_TEST_MSG(result.empty(), result << "\nThe message should hold: " << words.front());
+    }
+
+    template <typename call_type>
+    void refused(const rms_norm_backend& b,
+        const std::function<void(call_type&)>& spoil,
+        const std::vector<std::string>& words)
+    {
+        refused<call_type>(
+            spoil, [&](call_type& c) { c.run(b); }, words);
+    }
+
+    void not_spoiled(forward_call&) {}
+
+    void gradient_not_spoiled(gradient_call&) {}
+
+    // ----------------------------------------------------------------------------------------
+
+    void right_arguments_are_not_refused(const rms_norm_backend& b)
+    /*!
+        ensures
+            - checks that the calls that the other cases spoil are right, else those would
+              be refused for another reason
+    !*/
+    {
+        DLIB_TEST(in_child_process(
+                      [&]() {
+                          return what_happens<forward_call>(
+                              not_spoiled, [&](forward_call& c) { c.run(b); }, {});
+                      }) == "it was not refused");
+        DLIB_TEST(in_child_process(
+                      [&]()
+                      {
+                          return what_happens<gradient_call>(
+                              gradient_not_spoiled, [&](gradient_call& c) { c.run(b); }, {});
+                      }) == "it was not refused");
+    }
+
+    void eps_out_of_range(const rms_norm_backend& b)
+    {
+        const std::pair<double, const char*> bad[] = {{0, "eps: 0"}, {-1e-5, "eps: -1e-05"},
+            {1e-50, "eps: 1e-50"}, {FLT_MIN * 0.99, "eps: 1.16"}, {std::nan(""), "eps: "},
+            {-INFINITY, "eps: -inf"}, {INFINITY, "eps: inf"}, {1e39, "eps: 1e+39"}};
+        for (const auto& eps : bad)
+            refused<forward_call>(b, [&](forward_call& c) { c.eps = eps.first; }, {eps.second});
+    }
+
+    void gain_offset_out_of_range(const rms_norm_backend& b)
+    {
+        const std::pair<double, const char*> bad[] = {{std::nan(""), "gain_offset: "},
+            {INFINITY, "gain_offset: inf"}, {-INFINITY, "gain_offset: -inf"},
+            {1e39, "gain_offset: 1e+39"}};
+        for (const auto& offset : bad)
+        {
+            refused<forward_call>(
+                b, [&](forward_call& c) { c.gain_offset = offset.first; }, {offset.second});
+            refused<gradient_call>(
+                b, [&](gradient_call& c) { c.gain_offset = offset.first; }, {offset.second});
+        }
+    }
+
+    void gamma_of_wrong_shape(const rms_norm_backend& b)
+    {
+        struct wrong_gamma
+        {
+            rms_norm_axes axes;
+            contrib::rms_norm_dims dims;
+            const char* in_message;
+        };
+        const wrong_gamma all[] = {{rms_norm_axes::sample, {1, 4, 1, 1}, "(1,4,1,1)"},
+            {rms_norm_axes::sample, {1, 2, 1, 1}, "(1,2,1,1)"},
+            {rms_norm_axes::sample, {3, 1, 1, 1}, "(3,1,1,1)"},
+            {rms_norm_axes::sample, {1, 1, 1, 1}, "(1,1,1,1)"},
+            {rms_norm_axes::sample, {2, 3, 4, 5}, "(2,3,4,5)"},
+            {rms_norm_axes::sample, {1, 3, 5, 4}, "(1,3,5,4)"},
+            {rms_norm_axes::sample, {1, 1, 1, 5}, "(1,1,1,5)"},
+            {rms_norm_axes::row, {1, 3, 1, 1}, "(1,3,1,1)"},
+            {rms_norm_axes::row, {1, 1, 1, 4}, "(1,1,1,4)"},
+            {rms_norm_axes::row, {1, 5, 1, 1}, "(1,5,1,1)"},
+            {rms_norm_axes::row, {1, 3, 4, 5}, "(1,3,4,5)"},
+            {rms_norm_axes::channel, {1, 4, 1, 1}, "(1,4,1,1)"},
+            {rms_norm_axes::channel, {1, 1, 1, 3}, "(1,1,1,3)"},
+            {rms_norm_axes::channel, {1, 3, 4, 5}, "(1,3,4,5)"},
+            {rms_norm_axes::channel, {2, 3, 1, 1}, "(2,3,1,1)"}};
+        for (const wrong_gamma& wrong : all)
+        {
+            const contrib::rms_norm_dims& d = wrong.dims;
+            const auto gamma = [&]() { return counting_tensor(d.num_samples, d.k, d.nr, d.nc); };
+            refused<forward_call>(b,
+                [&](forward_call& c)
+                {
+                    c.axes = wrong.axes;
+                    c.gamma = gamma();
+                },
+                {"gamma shape: " + std::string(wrong.in_message), "src shape:   (2,3,4,5)"});
+            refused<gradient_call>(b,
+                [&](gradient_call& c)
+                {
+                    c.axes = wrong.axes;
+                    c.gamma = gamma();
+                    c.gamma_grad = gamma();
+                    if (c.axes == rms_norm_axes::row)
+                        c.scale = counting_tensor(2, 3, 4, 1);
+                    if (c.axes == rms_norm_axes::channel)
+                        c.scale = counting_tensor(2, 1, 4, 5);
+                },
+                {"gamma shape: " + std::string(wrong.in_message), "src shape:   (2,3,4,5)"});
+        }
+    }
+
+    void gradient_of_wrong_shape(const rms_norm_backend& b)
+    {
+        refused<gradient_call>(b,
+            [](gradient_call& c) { c.gradient_input = counting_tensor(2, 3, 5, 4); },
+            {"gradient_input shape: (2,3,5,4)", "src shape:            (2,3,4,5)"});
+        refused<gradient_call>(b,
+            [](gradient_call& c) { c.gradient_input = counting_tensor(1, 3, 4, 5); },
+            {"gradient_input shape: (1,3,4,5)"});
+        refused<gradient_call>(b,
+            [](gradient_call& c) { c.src_grad = counting_tensor(2, 3, 4, 6); },
+            {"src_grad shape:       (2,3,4,6)"});
+        refused<gradient_call>(
+            b, [](gradient_call& c) { c.src_grad.clear(); }, {"src_grad shape:       (0,0,0,0)"});
+        refused<gradient_call>(b,
+            [](gradient_call& c) { c.gamma_grad = counting_tensor(3, 1, 1, 1); },
+            {"gamma_grad shape: (3,1,1,1)", "gamma shape:      (1,3,1,1)"});
+        refused<gradient_call>(
+            b, [](gradient_call& c) { c.gamma_grad.clear(); }, {"gamma_grad shape: (0,0,0,0)"});
+        refused<gradient_call>(b, [](gradient_call& c) { c.gamma.clear(); },
+            {"gamma_grad shape: (1,3,1,1)", "gamma shape:      (0,0,0,0)"});
+    }
+
+    void scale_of_wrong_size(const rms_norm_backend& b)
+    {
+        for (long long size : {0, 1, 3, 24, 40})
+        {
+            refused<gradient_call>(b,
+                [&](gradient_call& c) { c.scale = counting_tensor(size, 1, 1, 1); },
+                {"scale.size(): " + std::to_string(size), "groups:       2"});
+        }
+        refused<gradient_call>(b,
+            [&](gradient_call& c)
+            {
+                c.axes = rms_norm_axes::channel;
+                c.scale = counting_tensor(2, 3, 4, 1);
+            },
+            {"scale.size(): 24", "groups:       40"});
+    }
+
+    void forward_buffers_that_overlap(const rms_norm_backend& b)
+    {
+        const auto overlap =
+            [&](const std::function<void(forward_call&)>& run, const char* one, const char* other)
+        {
+            refused<forward_call>(not_spoiled, run,
+                {"The memory of " + std::string(one) + " overlaps that of " + other});
+        };
+
+        // dest has the memory of (4,3,4,5), that is twice that of src
+        overlap([&](forward_call& c) { c.run(b, part_of(c.dest, 1, 2, 3, 4, 5), c.gamma); }, "dest",
+            "src");
+        overlap([&](forward_call& c) { c.run(b, part_of(c.dest, 0, 2, 3, 4, 5), c.gamma); }, "dest",
+            "src");
+        overlap([&](forward_call& c) { c.run(b, part_of(c.dest, 120, 2, 3, 4, 5), c.gamma); },
+            "dest", "src");
+        overlap([&](forward_call& c) { c.run(b, c.src, part_of(c.dest, 237, 1, 3, 1, 1)); }, "dest",
+            "gamma");
+        overlap([&](forward_call& c) { c.run(b, part_of(c.scale, 7, 2, 3, 4, 5), c.gamma); },
+            "scale", "src");
+        overlap([&](forward_call& c) { c.run(b, c.src, part_of(c.scale, 0, 1, 3, 1, 1)); }, "scale",
+            "gamma");
+        refused<forward_call>(not_spoiled,
+            [&](forward_call& c)
+            { b.forward(c.axes, c.gain_offset, c.eps, c.dest, c.dest, c.src, c.gamma); },
+            {"dest and scale are the same object"});
+    }
+
+    void gradient_buffers_that_overlap(const rms_norm_backend& b)
+    {
+        const auto overlap =
+            [&](const std::function<void(gradient_call&)>& run, const char* one, const char* other)
+        {
+            refused<gradient_call>(
+                [](gradient_call& c)
+                {
+                    // room for parts that overlap
+                    c.src_grad = counting_tensor(4, 3, 4, 5);
+                    c.gamma_grad = counting_tensor(4, 3, 4, 5);
+                },
+                run, {"The memory of " + std::string(one) + " overlaps that of " + other});
+        };
+        const auto gradient = [&](gradient_call& c, const tensor& d, const tensor& scale,
+                                  const tensor& src, const tensor& gamma, tensor&& src_grad,
+                                  tensor&& gamma_grad) {
+            b.gradient(c.axes, c.gain_offset, d, scale, src, gamma, src_grad, gamma_grad, c.dscale);
+        };
+        const auto dx = [](gradient_call& c, std::size_t offset = 0)
+        { return part_of(c.src_grad, offset, 2, 3, 4, 5); };
+        const auto dg = [](gradient_call& c, std::size_t offset = 0)
+        { return part_of(c.gamma_grad, offset, 1, 3, 1, 1); };
+
+        overlap([&](gradient_call& c)
+            { gradient(c, dx(c, 1), c.scale, c.src, c.gamma, dx(c), dg(c)); },
+            "src_grad", "gradient_input");
+        overlap([&](gradient_call& c)
+            { gradient(c, dx(c), c.scale, c.src, c.gamma, dx(c, 119), dg(c)); },
+            "src_grad", "gradient_input");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, part_of(c.src_grad, 119, 2, 1, 1, 1), c.src, c.gamma,
+                    dx(c), dg(c));
+            },
+            "src_grad", "scale");
+        overlap([&](gradient_call& c)
+            { gradient(c, c.gradient_input, c.scale, dx(c), c.gamma, dx(c), dg(c)); },
+            "src_grad", "src");
+        overlap([&](gradient_call& c)
+            { gradient(c, dx(c), c.scale, dx(c), c.gamma, dx(c), dg(c)); },
+            "src_grad", "src");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, c.src, part_of(c.src_grad, 5, 1, 3, 1, 1),
+                    dx(c), dg(c));
+            },
+            "src_grad", "gamma");
+
+        overlap(
+            [&](gradient_call& c) {
+                gradient(
+                    c, part_of(c.gamma_grad, 2, 2, 3, 4, 5), c.scale, c.src, c.gamma, dx(c), dg(c));
+            },
+            "gamma_grad", "gradient_input");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, part_of(c.gamma_grad, 2, 2, 1, 1, 1), c.src, c.gamma,
+                    dx(c), dg(c));
+            },
+            "gamma_grad", "scale");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, part_of(c.gamma_grad, 0, 2, 3, 4, 5),
+                    c.gamma, dx(c), dg(c));
+            },
+            "gamma_grad", "src");
+        overlap([&](gradient_call& c)
+            { gradient(c, c.gradient_input, c.scale, c.src, dg(c), dx(c), dg(c)); },
+            "gamma_grad", "gamma");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, c.src, c.gamma, dx(c),
+                    part_of(c.src_grad, 3, 1, 3, 1, 1));
+            },
+            "gamma_grad", "src_grad");
+
+        overlap(
+            [&](gradient_call& c) {
+                gradient(
+                    c, part_of(c.dscale, 3, 2, 3, 4, 5), c.scale, c.src, c.gamma, dx(c), dg(c));
+            },
+            "dscale", "gradient_input");
+        overlap(
+            [&](gradient_call& c) {
+                gradient(c, c.gradient_input, part_of(c.dscale, 1, 2, 1, 1, 1), c.src, c.gamma,
+                    dx(c), dg(c));
+            },
+            "dscale", "scale");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, part_of(c.dscale, 1, 2, 3, 4, 5), c.gamma,
+                    dx(c), dg(c));
+            },
+            "dscale", "src");
+        overlap(
+            [&](gradient_call& c) {
+                gradient(c, c.gradient_input, c.scale, c.src, part_of(c.dscale, 1, 1, 3, 1, 1),
+                    dx(c), dg(c));
+            },
+            "dscale", "gamma");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, c.src, c.gamma,
+                    part_of(c.dscale, 3, 2, 3, 4, 5), dg(c));
+            },
+            "dscale", "src_grad");
+        overlap(
+            [&](gradient_call& c)
+            {
+                gradient(c, c.gradient_input, c.scale, c.src, c.gamma, dx(c),
+                    part_of(c.dscale, 3, 1, 3, 1, 1));
+            },
+            "dscale", "gamma_grad");
+
+        refused<gradient_call>(gradient_not_spoiled,
+            [&](gradient_call& c)
+            {
+                b.gradient(c.axes, c.gain_offset, c.gradient_input, c.scale, c.src, c.gamma,
+                    c.src_grad, c.gamma_grad, c.scale);
+            },
+            {"scale"});
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    struct layer_call
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                A layer with parameters, whose options a test tries to set wrongly.
+        !*/
+        contrib::rms_norm_ layer;
+        std::string saved() const
+        {
+            std::ostringstream sout;
+            serialize(layer, sout);
+            return sout.str();
+        }
+
+        bool operator==(const layer_call& c) const { return saved() == c.saved(); }
+    };
+
+    void layer_options_out_of_range()
+    {
+        const auto layer_refuses =
+            [](const std::function<void(layer_call&)>& set, const std::string& word)
+        {
+            refused<layer_call>(
+                [](layer_call& c)
+                {
+                    random_source rnd(1);
+                    const subnet_with_output sub(random_problem(
+                        rnd, rms_norm_axes::sample, c.layer.get_gain(), {2, 3, 4, 5}));
+                    c.layer.setup(sub);
+                },
+                set, {word});
+        };
+        layer_refuses([](layer_call& c) { c.layer.set_eps(0); }, "eps: 0");
+        layer_refuses([](layer_call& c) { c.layer.set_eps(-1); }, "eps: -1");
+        layer_refuses([](layer_call& c) { c.layer.set_eps(std::nan("")); }, "eps: ");
+        layer_refuses([](layer_call& c) { c.layer.set_eps(1e-50); }, "eps: 1e-50");
+        layer_refuses([](layer_call& c) { c.layer.set_gain_offset(INFINITY); }, "gain_offset: inf");
+        layer_refuses([](layer_call& c) { c.layer.set_gain(rms_norm_gain::none); }, "none");
+        layer_refuses(
+            [](layer_call& c) { c.layer.set_gain(rms_norm_gain::per_element); }, "per_element");
+        layer_refuses([](layer_call&) { contrib::rms_norm_row_ l(0.0); }, "eps: 0");
+        layer_refuses([](layer_call&)
+            { contrib::rms_norm_row_ l(1e-5, rms_norm_gain::none, 1e39); },
+            "gain_offset: 1e+39");
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    class rms_norm_errors_tester : public tester
+    {
+    public:
+        rms_norm_errors_tester() :
+            tester("rms_norm_errors",
+                "Run tests on what rms_normalize(), rms_normalize_gradient() and the layers "
+                "refuse.")
+        {
+        }
+
+        void perform_test() override
+        {
+            for (const rms_norm_backend& b : rms_norm_backends())
+            {
+                if (b.name == "cuda")
+                    skip_case("cuda: errors",
+                        "a CUDA context does not survive a fork. The checks are the same code as "
+                        "on the CPU.");
+                else
+                    test_backend(b);
+            }
+            run_case("layer_options_out_of_range", layer_options_out_of_range);
+        }
+
+    private:
+        static void test_backend(const rms_norm_backend& b)
+        {
+            const std::pair<const char*, void (*)(const rms_norm_backend&)> cases[] = {
+                {"right_arguments_are_not_refused", right_arguments_are_not_refused},
+                {"eps_out_of_range", eps_out_of_range},
+                {"gain_offset_out_of_range", gain_offset_out_of_range},
+                {"gamma_of_wrong_shape", gamma_of_wrong_shape},
+                {"gradient_of_wrong_shape", gradient_of_wrong_shape},
+                {"scale_of_wrong_size", scale_of_wrong_size},
+                {"forward_buffers_that_overlap", forward_buffers_that_overlap},
+                {"gradient_buffers_that_overlap", gradient_buffers_that_overlap}};
+            for (const auto& c : cases)
+                run_case(b.name + ": " + c.first, [&]() { c.second(b); });
+        }
+    } a_rms_norm_errors_tester;
+
+    // ----------------------------------------------------------------------------------------
+
+}
