@@ -208,8 +208,6 @@ namespace dlib::contrib
         check_output_is_apart(dx, {stats, from, gain});
         check_output_is_apart(dgain, {d, stats, from, gain, dx});
         check_output_is_apart(dstats, {d, stats, from, gain, dx, dgain});
-        DLIB_CASSERT(static_cast<const void*>(&dscale) != static_cast<const void*>(&scale),
-            "\n\t dscale and scale are the same object.");
 
         in_place = same;
         return groups;

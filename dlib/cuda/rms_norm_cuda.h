@@ -10,37 +10,28 @@
 
 #ifdef DLIB_USE_CUDA
 
-namespace dlib
-{
-namespace contrib
-{
-namespace cuda
+namespace dlib::contrib::cuda
 {
 
-// ----------------------------------------------------------------------------------------
+    // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(
-        rms_norm_axes axes,
+    void rms_normalize(rms_norm_axes axes,
         double gain_offset,
         double eps,
         resizable_tensor& dest,
         resizable_tensor& scale,
         const tensor& src,
-        const tensor& gamma
-    );
+        const tensor& gamma);
 
-    void rms_normalize(
-        double eps,
+    void rms_normalize(double eps,
         resizable_tensor& dest,
         resizable_tensor& scale,
         const tensor& src,
-        const tensor& gamma
-    );
+        const tensor& gamma);
 
-// ----------------------------------------------------------------------------------------
+    // ----------------------------------------------------------------------------------------
 
-    void rms_normalize_gradient(
-        rms_norm_axes axes,
+    void rms_normalize_gradient(rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -48,23 +39,18 @@ namespace cuda
         const tensor& gamma,
         tensor& src_grad,
         tensor& gamma_grad,
-        resizable_tensor& dscale
-    );
+        resizable_tensor& dscale);
 
-    void rms_normalize_gradient(
-        const tensor& gradient_input,
+    void rms_normalize_gradient(const tensor& gradient_input,
         const tensor& scale,
         const tensor& src,
         const tensor& gamma,
         tensor& src_grad,
         tensor& gamma_grad,
-        resizable_tensor& dscale
-    );
+        resizable_tensor& dscale);
 
-// ----------------------------------------------------------------------------------------
+    // ----------------------------------------------------------------------------------------
 
-}
-}
 }
 
 #endif // DLIB_USE_CUDA
