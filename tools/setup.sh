@@ -10,7 +10,7 @@ set -eu
 packages="
     g++ make cmake git pkg-config clang-format
     libdlib-dev libpng-dev libjpeg-dev zlib1g-dev libsqlite3-dev
-    libopenblas-dev
+    libhwy-dev libopenblas-dev
     libboost-context-dev
     nlohmann-json3-dev
 "
@@ -23,7 +23,7 @@ This system has no apt, so nothing was installed. These are needed (Debian's pac
 $packages
 In words: a C++17 compiler, CMake 3.25 or newer, git, pkg-config, clang-format, dlib 19.24 or
 newer with the libraries it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK),
-nlohmann-json and Boost.Context; for the benchmark Google Benchmark and gnuplot.
+Google Highway, nlohmann-json and Boost.Context; for the benchmark Google Benchmark and gnuplot.
 TEXT
     exit 1
 fi

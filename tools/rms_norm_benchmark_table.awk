@@ -1,0 +1,137 @@
+# License: Boost Software License   See LICENSE.txt for the full license.
+#
+# Turns the CSV file of the benchmark into a table that can be read at a glance: one line per
+# shape, the passes beside each other, and a list of the targets that were missed.
+
+BEGIN {
+    FS = ","
+    num_passes = split("forward backward both forward_read", passes, " ")
+}
+
+/^#/ {
+    if (!($0 in seen))
+        print
+    seen[$0]
+    next
+}
+
+$1 == "threads" {
+    for (i = 1; i <= NF; i++)
+        column[$i] = i
+    next
+}
+
+{
+    axes = $column["axes"]
+    if (axes == "row")
+        shape = $column["num_samples"]*$column["k"]*$column["nr"] "x" $column["nc"]
+    else
+        shape = $column["num_samples"] "x" $column["k"] "x" $column["nr"] "x" $column["nc"]
+    what = sprintf("%-8s%s", axes, shape)
+    threads = $column["threads"]
+    pass = $column["pass"]
+    subject = $column["subject"]
+    key = threads SUBSEP subject SUBSEP what SUBSEP pass
+
+    add(thread_list, threads)
+    add(subject_list, subject)
+    add(shape_list, what)
+    ratio[key] = $column["ratio"]
+    spread[key] = sprintf("%.2f [%.2f %.2f]", $column["ratio"], $column["ratio_q1"], $column["ratio_q3"])
+    us[key] = $column["us"]
+    # In cache, what a call costs is no matter of moving bytes, so a time says more.
+    in_cache[what] = axes == "row" && $column["nr"] < 64
+    kept[subject, what] = $column["kept_bytes"]
+
+    if (subject == "contrib" && $column["target_ratio"] != "")
+        judge($column["ratio"] + 0, $column["target_ratio"], $column["bound"])
+    if (subject == "contrib" && $column["target_us"] != "")
+        judge($column["us"] + 0, $column["target_us"], "us")
+}
+
+function add(list, item,    i)
+{
+    for (i = 1; i <= list[0]; i++)
+        if (list[i] == item)
+            return
+    list[++list[0]] = item
+}
+
+function judge(value, target, unit)
+{
+    targets++
+    if (value > target)
+        misses[++num_misses] = sprintf("    %-22s%-10s%d thread%s  %.2f %s, target %s",
+            what, pass, threads, threads == 1 ? " " : "s", value, unit == "us" ? unit : "x " unit,
+            target)
+}
+
+END {
+    for (t = 1; t <= thread_list[0]; t++)
+    {
+        threads = thread_list[t]
+        printf "\nTime as a multiple of the bound on %d thread%s: median [quartiles]\n", threads,
+            threads == 1 ? "" : "s"
+        printf "%-22s", ""
+        for (p = 1; p <= num_passes; p++)
+            printf "%-21s", passes[p]
+        print ""
+        for (i = 1; i <= shape_list[0]; i++)
+        {
+            what = shape_list[i]
+            if (in_cache[what])
+                continue
+            printf "%-22s", what
+            for (p = 1; p <= num_passes; p++)
+                printf "%-21s", spread[threads, "contrib", what, passes[p]]
+            print ""
+        }
+    }
+
+    print "\nThe others on 1 thread, median multiple of the bound: forward, backward"
+    printf "%-22s", ""
+    for (s = 1; s <= subject_list[0]; s++)
+        printf "%-16s", subject_list[s]
+    print ""
+    for (i = 1; i <= shape_list[0]; i++)
+    {
+        what = shape_list[i]
+        if (!in_cache[what])
+            print_line("%.2f  %.2f", ratio)
+    }
+
+    print "\nIn cache on 1 thread, microseconds: forward, backward"
+    for (i = 1; i <= shape_list[0]; i++)
+    {
+        what = shape_list[i]
+        if (in_cache[what])
+            print_line("%.2f  %.2f", us)
+    }
+
+    what = shape_list[1]
+    printf "\nBytes kept from forward to backward besides the input, %s:\n   ", what
+    for (s = 1; s <= subject_list[0]; s++)
+        printf " %s %d%s", subject_list[s], kept[subject_list[s], what],
+            s < subject_list[0] ? "," : "\n"
+
+    if (targets > 0)
+        printf "\n%d of %d targets met.\n", targets - num_misses, targets
+    if (num_misses > 0)
+        print "Missed:"
+    for (i = 1; i <= num_misses; i++)
+        print misses[i]
+}
+
+function print_line(format, value,    s, key)
+{
+    printf "%-22s", what
+    for (s = 1; s <= subject_list[0]; s++)
+    {
+        key = 1 SUBSEP subject_list[s] SUBSEP what SUBSEP
+        if ((key "forward") in value)
+            printf "%-16s", sprintf(format, value[key "forward"], value[key "backward"])
+        else
+            printf "%-16s", "-"
+    }
+    print ""
+}
