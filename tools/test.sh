@@ -2,14 +2,17 @@
 # License: Boost Software License   See LICENSE.txt for the full license.
 
 # Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
-# AddressSanitizer and UndefinedBehaviorSanitizer, and uses the installed library from outside.
+# AddressSanitizer and UndefinedBehaviorSanitizer, uses the installed library from outside,
+# shows that the benchmark works, and compiles the CUDA code for every architecture where there
+# is a CUDA toolkit.
 
 set -eu
 cd "$(dirname "$0")/.."
-tools/setup.sh
+tools/setup.sh --tools
 
 echo "== formatting"
-git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' ':!*_abstract.h' | xargs -0 clang-format --dry-run --Werror
+git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' ':!*_abstract.h' |
+    xargs -0 clang-format --dry-run --Werror
 
 for preset in release sanitize
 do
@@ -20,6 +23,12 @@ done
 
 echo "== installed library, used from outside"
 tools/test_install.sh build/release
+
+echo "== benchmark"
+tools/benchmark.sh --quick --build build/release
+
+echo "== CUDA code"
+tools/check_cuda_build.sh
 
 echo "== sanitize: dtest"
 build/sanitize/dlib/test/dtest --runall

@@ -1,0 +1,865 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+
+// The engine of cuda_on_cpu.h: fibers, rendezvous, checks of memory accesses.
+
+#include "cuda_on_cpu.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <random>
+#include <sstream>
+#include <tuple>
+
+#include <boost/context/detail/fcontext.hpp>
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace cuda_on_cpu
+{
+
+    index3 thread_index;
+    index3 block_index_now;
+    index3 block_size;
+    index3 grid_size;
+
+    namespace
+    {
+        constexpr unsigned warp_size = 32;
+        constexpr long long max_threads = 1024;
+        constexpr long long max_grid_x = 0x7fffffff;
+        constexpr long long max_grid_y = 65535;
+        constexpr int launch_failure = 719;
+
+        // ----------------------------------------------------------------------------------------
+        //                                      memory
+        // ----------------------------------------------------------------------------------------
+
+        // A NaN as float and as double, and a senseless index.
+        constexpr std::uint32_t uninitialized = 0xfff4dead;
+        constexpr std::uint32_t guard_word = 0xfff5feed;
+
+        // Who touched four bytes of global memory in this launch: the number of a block (from 1),
+        // 0 for none, or many.
+        constexpr std::uint32_t many = 0xffffffff;
+
+        struct touched
+        {
+            std::uint32_t writer;
+            std::uint32_t reader;
+        };
+
+        struct buffer_entry
+        {
+            std::string name;
+            std::uintptr_t begin;
+            std::uintptr_t end;
+            access allowed;
+            std::uint64_t bytes_read = 0;
+            std::uint64_t bytes_written = 0;
+            std::uint64_t sectors = 0;
+            std::unique_ptr<sparse_memory> history;
+
+            touched* at(std::uintptr_t p)
+            {
+                return static_cast<touched*>(history->get()) + (p - begin) / sizeof(std::uint32_t);
+            }
+        };
+
+        std::vector<std::unique_ptr<buffer_entry>> buffers;
+
+        class shared_space
+        {
+            /*!
+                WHAT THIS OBJECT REPRESENTS
+                    The dynamic shared memory of the block that runs, between two guards.
+            !*/
+        public:
+            void* get() { return lines[num_guard_lines].words; }
+
+            void start_block(std::size_t bytes)
+            {
+                permit_all();
+                num_words = (bytes + 3) / sizeof(std::uint32_t);
+                lines.resize(2 * num_guard_lines + (num_words + 31) / 32);
+                std::fill(begin(), end(), guard_word);
+                std::fill_n(begin() + num_guard_words, num_words, uninitialized);
+#ifdef __SANITIZE_ADDRESS__
+                char* const shared = static_cast<char*>(get());
+                __asan_poison_memory_region(begin(), num_guard_lines * sizeof(line));
+                __asan_poison_memory_region(shared + bytes, num_guard_lines * sizeof(line));
+#endif
+            }
+
+            bool guards_are_intact()
+            {
+                permit_all();
+                const auto is_intact = [](std::uint32_t w) { return w == guard_word; };
+                return std::all_of(begin(), begin() + num_guard_words, is_intact) &&
+                    std::all_of(begin() + num_guard_words + num_words, end(), is_intact);
+            }
+
+            void permit_all()
+            {
+#ifdef __SANITIZE_ADDRESS__
+                if (!lines.empty())
+                    __asan_unpoison_memory_region(begin(), lines.size() * sizeof(line));
+#endif
+            }
+
+        private:
+            struct alignas(128) line
+            {
+                std::uint32_t words[32];
+            };
+
+            static constexpr std::size_t num_guard_lines = 8;
+            static constexpr std::size_t num_guard_words = 32 * num_guard_lines;
+
+            std::uint32_t* begin() { return lines[0].words; }
+            std::uint32_t* end() { return begin() + 32 * lines.size(); }
+
+            std::vector<line> lines;
+            std::size_t num_words = 0;
+        };
+
+        // ----------------------------------------------------------------------------------------
+        //                                  threads and blocks
+        // ----------------------------------------------------------------------------------------
+
+        namespace context = boost::context::detail;
+
+        constexpr std::size_t page_bytes = 4096;
+        constexpr std::size_t stack_bytes = 16 * page_bytes;
+
+        enum class thread_state
+        {
+            ready,
+            at_barrier,
+            at_warp_operation,
+            exited
+        };
+
+        struct fiber
+        {
+            context::fcontext_t context = nullptr;
+            const void* stack = nullptr;
+            std::size_t stack_bytes = 0;
+            void* fake_stack = nullptr; // AddressSanitizer's
+        };
+
+        struct gpu_thread
+        {
+            fiber self;
+            unsigned index;
+            thread_state state;
+            location where;
+
+            // what it brought to a warp operation, and what it gets there
+            const char* operation;
+            unsigned mask;
+            unsigned source_lane;
+            std::uint64_t value;
+            std::uint64_t result;
+        };
+
+        // One access of a thread, for the count of sectors: the n-th access at a line by the lanes
+        // of a warp is one instruction.
+        struct sector_access
+        {
+            buffer_entry* buffer;
+            unsigned warp;
+            int line;
+            unsigned ordinal;
+            std::uintptr_t sector;
+
+            bool operator<(const sector_access& b) const
+            {
+                return std::tie(buffer, warp, line, ordinal, sector) <
+                    std::tie(b.buffer, b.warp, b.line, b.ordinal, b.sector);
+            }
+            bool operator==(const sector_access& b) const { return !(*this < b) && !(b < *this); }
+        };
+
+        struct engine
+        {
+            std::mutex one_launch_at_a_time;
+            settings options;
+            std::vector<launch_record> launches;
+            std::uint64_t seed = 0;
+            std::uint64_t random_state = 0;
+            unsigned long num_launches = 0;
+
+            launch_arguments launch;
+            std::vector<std::uint64_t> order; // the blocks, as they run
+            std::uint32_t block = 0;          // 1 + position in order of the block that runs
+            shared_space shared;
+
+            std::vector<gpu_thread> threads;
+            std::vector<unsigned> ready;
+            bool warps_run_ahead = false;
+            std::vector<unsigned> warps;
+            unsigned at_barrier = 0;
+            gpu_thread* current = nullptr;
+            std::string failure;
+            char* stacks = nullptr;
+
+            fiber caller; // of launch()
+
+            std::vector<sector_access> sectors;
+            std::map<std::pair<unsigned, int>, unsigned> accesses_at_line;
+
+            engine()
+            {
+                const char* from_outside = std::getenv("CUDA_ON_CPU_SEED");
+                if (from_outside != nullptr)
+                    seed = std::strtoull(from_outside, nullptr, 10);
+                else
+                    seed = std::random_device()();
+            }
+        } gpu;
+
+        unsigned random_below(std::size_t n)
+        {
+            // splitmix64
+            std::uint64_t z = gpu.random_state += 0x9e3779b97f4a7c15;
+            z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+            z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+            z ^= z >> 31;
+            return static_cast<unsigned>(((z >> 32) * n) >> 32);
+        }
+
+        std::string name_of_kernel()
+        {
+            Dl_info info;
+            if (dladdr(gpu.launch.kernel, &info) == 0 || info.dli_saddr != gpu.launch.kernel)
+                return "(a kernel without a name)";
+            int status = 0;
+            const std::unique_ptr<char, void (*)(void*)> name(
+                abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), std::free);
+            return status == 0 ? name.get() : info.dli_sname;
+        }
+
+        std::string to_string(const location& l)
+        {
+            const char* slash = std::strrchr(l.file, '/');
+            return std::string(slash ? slash + 1 : l.file) + ":" + std::to_string(l.line);
+        }
+
+        bool same(const location& a, const location& b)
+        {
+            return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+        }
+
+        std::string block_name(std::uint32_t number)
+        {
+            if (number == many)
+                return "more than one block";
+            const std::uint64_t at = gpu.order[number - 1];
+            const std::uint64_t width = static_cast<std::uint64_t>(gpu.launch.grid_x);
+            return "block (" + std::to_string(at % width) + "," + std::to_string(at / width) + ")";
+        }
+
+        std::string describe(const std::string& what, const std::string& who)
+        {
+            std::ostringstream sout;
+            sout << "In kernel " << name_of_kernel() << ", " << who << ":\n"
+                 << what << "\n"
+                 << "grid (" << gpu.launch.grid_x << "," << gpu.launch.grid_y << "), "
+                 << gpu.launch.threads << " threads, " << gpu.launch.shared_bytes
+                 << " bytes of shared memory, launch number " << gpu.num_launches << " since seed "
+                 << gpu.seed << " (CUDA_ON_CPU_SEED=" << gpu.seed << " repeats it)";
+            return sout.str();
+        }
+
+        // ----------------------------------------------------------------------------------------
+
+        void arrived(fiber& self, const context::transfer_t& transfer)
+        {
+            fiber& before = *static_cast<fiber*>(transfer.data);
+            before.context = transfer.fctx;
+#ifdef __SANITIZE_ADDRESS__
+            __sanitizer_finish_switch_fiber(self.fake_stack, &before.stack, &before.stack_bytes);
+#else
+            static_cast<void>(self);
+#endif
+        }
+
+        void switch_fibers(fiber& from, fiber& to)
+        {
+#ifdef __SANITIZE_ADDRESS__
+            __sanitizer_start_switch_fiber(&from.fake_stack, to.stack, to.stack_bytes);
+#endif
+            arrived(from, context::jump_fcontext(to.context, &from));
+        }
+
+        void run_others(fiber& self)
+        /*!
+            ensures
+                - Goes on with some thread that is ready, or with the caller of launch() if there is
+                  none. Returns when it is the turn of self again.
+        !*/
+        {
+            if (gpu.ready.empty() || !gpu.failure.empty())
+            {
+                switch_fibers(self, gpu.caller);
+                return;
+            }
+            if (!gpu.warps_run_ahead)
+                std::swap(gpu.ready[random_below(gpu.ready.size())], gpu.ready.back());
+            gpu.current = &gpu.threads[gpu.ready.back()];
+            gpu.ready.pop_back();
+            thread_index.x = gpu.current->index;
+            if (&gpu.current->self != &self)
+                switch_fibers(self, gpu.current->self);
+        }
+
+        void wait(thread_state state)
+        {
+            gpu_thread& self = *gpu.current;
+            self.state = state;
+            run_others(self.self);
+        }
+
+        struct failure_of_thread
+        {
+            std::string what;
+        };
+
+        [[noreturn]] void fail(std::string what, const location& here)
+        {
+            gpu.current->where = here;
+            throw failure_of_thread{std::move(what)};
+        }
+
+        void run_forever(context::transfer_t from)
+        {
+            arrived(gpu.current->self, from);
+            for (;;)
+            {
+                try
+                {
+                    gpu.launch.run_thread(gpu.launch.context);
+                }
+                catch (failure_of_thread& failure)
+                {
+                    gpu.failure = std::move(failure.what);
+                }
+                wait(thread_state::exited);
+            }
+        }
+
+        void make_threads()
+        {
+            constexpr std::size_t stride = stack_bytes + page_bytes;
+            if (gpu.stacks == nullptr)
+            {
+                void* p = mmap(nullptr, max_threads * stride, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                if (p == MAP_FAILED)
+                    throw std::bad_alloc();
+                gpu.stacks = static_cast<char*>(p);
+            }
+            gpu.threads.resize(max_threads);
+            for (unsigned i = 0; i < gpu.threads.size(); ++i)
+            {
+                gpu_thread& t = gpu.threads[i];
+                char* guard = gpu.stacks + i * stride;
+                char* stack = guard + page_bytes;
+                mprotect(guard, page_bytes, PROT_NONE);
+#ifdef __SANITIZE_ADDRESS__
+                // after a fault there may be the remains of calls that never returned
+                __asan_unpoison_memory_region(stack, stack_bytes);
+#endif
+                // Stacks that all started at the same place in a page would share a few cache
+                // lines.
+                const std::size_t shift = i % 32 * 64;
+                t.index = i;
+                t.self.context = context::make_fcontext(
+                    stack + stack_bytes - shift, stack_bytes - shift, run_forever);
+                t.self.stack = stack;
+                t.self.stack_bytes = stack_bytes;
+                t.self.fake_stack = nullptr;
+            }
+        }
+
+        template <typename iterator>
+        void shuffle(iterator begin, iterator end)
+        {
+            for (auto n = static_cast<std::size_t>(end - begin); n > 1; --n, ++begin)
+                std::iter_swap(begin, begin + static_cast<std::ptrdiff_t>(random_below(n)));
+        }
+
+        void make_ready(unsigned first, unsigned mask)
+        /*!
+            ensures
+                - The lanes in mask of the warp that begins with thread first are ready, on top of
+                  those that are so already.
+        !*/
+        {
+            const auto before = static_cast<std::ptrdiff_t>(gpu.ready.size());
+            for (unsigned i = 0; i < warp_size; ++i)
+            {
+                if ((mask >> i & 1) == 1 && first + i < block_size.x)
+                {
+                    gpu.threads[first + i].state = thread_state::ready;
+                    gpu.ready.push_back(first + i);
+                }
+            }
+            shuffle(gpu.ready.begin() + before, gpu.ready.end());
+        }
+
+        void make_all_ready()
+        {
+            gpu.warps.clear();
+            for (unsigned first = 0; first < block_size.x; first += warp_size)
+                gpu.warps.push_back(first);
+            shuffle(gpu.warps.begin(), gpu.warps.end());
+            for (const unsigned first : gpu.warps)
+                make_ready(first, 0xffffffff);
+        }
+
+        std::string describe_threads(const std::string& what_happened)
+        {
+            std::ostringstream out;
+            out << what_happened;
+            const unsigned n = block_size.x;
+            const auto text = [](const gpu_thread& t)
+            {
+                std::ostringstream sout;
+                if (t.state == thread_state::exited)
+                    sout << "exited";
+                else if (t.state == thread_state::at_barrier)
+                    sout << "at __syncthreads, " << to_string(t.where);
+                else
+                    sout << "at " << t.operation << " with mask " << std::hex << t.mask << ", "
+                         << to_string(t.where);
+                return sout.str();
+            };
+            for (unsigned i = 0; i < n;)
+            {
+                const std::string what = text(gpu.threads[i]);
+                unsigned end = i + 1;
+                while (end < n && text(gpu.threads[end]) == what)
+                    ++end;
+                out << "\n  threads " << i << " to " << end - 1 << ": " << what;
+                i = end;
+            }
+            return out.str();
+        }
+
+        void count_sectors()
+        {
+            std::sort(gpu.sectors.begin(), gpu.sectors.end());
+            const auto end = std::unique(gpu.sectors.begin(), gpu.sectors.end());
+            for (auto i = gpu.sectors.begin(); i != end; ++i)
+                ++i->buffer->sectors;
+            gpu.sectors.clear();
+            gpu.accesses_at_line.clear();
+        }
+
+        void run_block()
+        {
+            gpu.shared.start_block(gpu.launch.shared_bytes);
+            gpu.at_barrier = 0;
+            gpu.ready.clear();
+            // Where all threads take steps at random no warp gets far ahead of another. So every
+            // other block runs one warp as far as it gets, then the next.
+            gpu.warps_run_ahead = random_below(2) == 0;
+            make_all_ready();
+            run_others(gpu.caller);
+
+            const std::string who = block_name(gpu.block);
+            if (!gpu.failure.empty())
+            {
+                std::string what;
+                what.swap(gpu.failure);
+                throw fault(describe(what,
+                    who + ", thread " + std::to_string(gpu.current->index) + ", " +
+                        to_string(gpu.current->where)));
+            }
+            const auto has_exited = [](const gpu_thread& t)
+            { return t.state == thread_state::exited; };
+            if (!std::all_of(gpu.threads.begin(), gpu.threads.begin() + block_size.x, has_exited))
+            {
+                throw fault(
+                    describe(describe_threads("Threads wait for others that never come."), who));
+            }
+            if (!gpu.shared.guards_are_intact())
+                throw fault(describe("It wrote outside its shared memory.", who));
+        }
+
+        void check_limits(const launch_arguments& launch)
+        {
+            const auto check =
+                [](const char* what, long long value, long long least, long long most)
+            {
+                if (value < least || value > most)
+                    throw fault(describe(std::string(what) + " is " + std::to_string(value) +
+                            ", it can be " + std::to_string(least) + " to " + std::to_string(most) +
+                            ".",
+                        "launch"));
+            };
+            check("The number of threads in a block", launch.threads, 1, max_threads);
+            check("The grid's x", launch.grid_x, 1, max_grid_x);
+            check("The grid's y", launch.grid_y, 1, max_grid_y);
+            check("The number of bytes of shared memory",
+                static_cast<long long>(launch.shared_bytes), 0,
+                static_cast<long long>(gpu.options.shared_bytes_per_block));
+        }
+
+        void choose_blocks()
+        {
+            gpu.order.clear();
+            const auto width = static_cast<std::uint64_t>(gpu.launch.grid_x);
+            const auto height = static_cast<std::uint64_t>(gpu.launch.grid_y);
+            std::vector<block_index> chosen;
+            if (gpu.options.choose_blocks)
+                chosen = gpu.options.choose_blocks(name_of_kernel());
+            for (const block_index& b : chosen)
+            {
+                if (b.x < width && b.y < height)
+                    gpu.order.push_back(b.y * width + b.x);
+            }
+            std::sort(gpu.order.begin(), gpu.order.end());
+            gpu.order.erase(std::unique(gpu.order.begin(), gpu.order.end()), gpu.order.end());
+            if (chosen.empty())
+            {
+                for (std::uint64_t i = 0; i < width * height; ++i)
+                    gpu.order.push_back(i);
+            }
+            shuffle(gpu.order.begin(), gpu.order.end());
+        }
+
+        // ----------------------------------------------------------------------------------------
+
+        [[noreturn]] void
+        fail_outside(std::uintptr_t p, std::size_t bytes, const char* what, location here)
+        {
+            std::ostringstream sout;
+            sout << what << " of " << bytes << " bytes outside of every buffer.";
+            for (const auto& b : buffers)
+            {
+                sout << "\n  " << b->name << " has " << b->end - b->begin
+                     << " bytes, the access is at " << static_cast<long long>(p - b->begin);
+            }
+            fail(sout.str(), here);
+        }
+
+        buffer_entry&
+        find_buffer(std::uintptr_t p, std::size_t bytes, const char* what, location here)
+        {
+            for (const auto& b : buffers)
+            {
+                if (b->begin <= p && p + bytes <= b->end)
+                    return *b;
+            }
+            fail_outside(p, bytes, what, here);
+        }
+
+        [[noreturn]] void fail_race(const buffer_entry& b,
+            std::uintptr_t p,
+            const char* what,
+            const char* by_other,
+            std::uint32_t other,
+            location here)
+        {
+            fail("Race between blocks: " + std::string(what) + " at byte " +
+                    std::to_string(p - b.begin) + " of " + b.name + ", which " + block_name(other) +
+                    " " + by_other + " in the same launch.",
+                here);
+        }
+
+        [[noreturn]] void fail_misaligned(std::uintptr_t p,
+            std::size_t bytes,
+            std::size_t alignment,
+            const char* what,
+            location here)
+        {
+            fail("Misaligned " + std::string(what) + " of " + std::to_string(bytes) +
+                    " bytes: the address is " + std::to_string(p % alignment) +
+                    " above a multiple of " + std::to_string(alignment) + ".",
+                here);
+        }
+
+        void note_sectors(buffer_entry& b, std::uintptr_t p, std::size_t bytes, location here)
+        {
+            const unsigned n = gpu.accesses_at_line[{gpu.current->index, here.line}]++;
+            for (std::uintptr_t sector = p / 32; sector <= (p + bytes - 1) / 32; ++sector)
+                gpu.sectors.push_back({&b, gpu.current->index / warp_size, here.line, n, sector});
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    settings& current_settings() { return gpu.options; }
+
+    std::uint64_t seed() { return gpu.seed; }
+
+    void set_seed(std::uint64_t value)
+    {
+        gpu.seed = value;
+        gpu.num_launches = 0;
+    }
+
+    std::vector<launch_record>& launches() { return gpu.launches; }
+
+    // ----------------------------------------------------------------------------------------
+
+    sparse_memory::sparse_memory(std::size_t bytes_) :
+        bytes((bytes_ + page_bytes) / page_bytes * page_bytes)
+    {
+        memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED)
+            throw std::bad_alloc();
+    }
+
+    sparse_memory::~sparse_memory() { munmap(memory, bytes); }
+
+    void sparse_memory::fill_with_zeros()
+    {
+        // Where there are few pages it is cheaper to keep them.
+        if (bytes <= 64 * page_bytes)
+            std::memset(memory, 0, bytes);
+        else
+            madvise(memory, bytes, MADV_DONTNEED);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    global_buffer::global_buffer(std::string name,
+        const void* begin,
+        std::size_t bytes,
+        access allowed)
+    {
+        auto b = std::make_unique<buffer_entry>();
+        b->name = std::move(name);
+        b->begin = reinterpret_cast<std::uintptr_t>(begin);
+        b->end = b->begin + bytes;
+        b->allowed = allowed;
+        b->history = std::make_unique<sparse_memory>(
+            bytes / sizeof(std::uint32_t) * sizeof(touched));
+        entry = b.get();
+        buffers.push_back(std::move(b));
+    }
+
+    global_buffer::~global_buffer()
+    {
+        buffers.erase(std::find_if(buffers.begin(), buffers.end(),
+            [this](const std::unique_ptr<buffer_entry>& b) { return b.get() == entry; }));
+    }
+
+    std::uint64_t global_buffer::bytes_read() const
+    {
+        return static_cast<const buffer_entry*>(entry)->bytes_read;
+    }
+
+    std::uint64_t global_buffer::bytes_written() const
+    {
+        return static_cast<const buffer_entry*>(entry)->bytes_written;
+    }
+
+    std::uint64_t global_buffer::sectors() const
+    {
+        return static_cast<const buffer_entry*>(entry)->sectors;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    int run(const launch_arguments& launch)
+    {
+        const std::lock_guard<std::mutex> lock(gpu.one_launch_at_a_time);
+        gpu.launch = launch;
+        gpu.random_state = gpu.seed + (gpu.num_launches++ << 32);
+        check_limits(launch);
+        if (gpu.options.failing_launch != 0 && --gpu.options.failing_launch == 0)
+            return launch_failure;
+
+        choose_blocks();
+        grid_size = {static_cast<unsigned>(launch.grid_x), static_cast<unsigned>(launch.grid_y), 1};
+        block_size = {static_cast<unsigned>(launch.threads), 1, 1};
+        if (gpu.options.check_races)
+        {
+            for (const auto& b : buffers)
+                b->history->fill_with_zeros();
+        }
+        if (gpu.threads.empty())
+            make_threads();
+
+        try
+        {
+            for (gpu.block = 1; gpu.block <= gpu.order.size(); ++gpu.block)
+            {
+                const std::uint64_t at = gpu.order[gpu.block - 1];
+                block_index_now.x = static_cast<unsigned>(at % grid_size.x);
+                block_index_now.y = static_cast<unsigned>(at / grid_size.x);
+                run_block();
+                count_sectors();
+            }
+        }
+        catch (const fault&)
+        {
+            // The fibers stand in the middle of the kernel: start again with new ones.
+            gpu.shared.permit_all();
+            gpu.sectors.clear();
+            gpu.accesses_at_line.clear();
+            make_threads();
+            throw;
+        }
+
+        if (gpu.options.record_launches)
+        {
+            gpu.launches.push_back(
+                {name_of_kernel(), grid_size.x, grid_size.y, block_size.x, launch.shared_bytes});
+        }
+        return 0;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    void* shared_memory() { return gpu.shared.get(); }
+
+    void check_read(const void* address, std::size_t bytes, std::size_t alignment, location here)
+    {
+        const auto p = reinterpret_cast<std::uintptr_t>(address);
+        if ((p & (alignment - 1)) != 0)
+            fail_misaligned(p, bytes, alignment, "read", here);
+        if (buffers.empty())
+            return;
+
+        buffer_entry& b = find_buffer(p, bytes, "Read", here);
+        b.bytes_read += bytes;
+        if (gpu.options.count_sectors)
+            note_sectors(b, p, bytes, here);
+        if (!gpu.options.check_races)
+            return;
+        for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+        {
+            touched& t = *b.at(p + i);
+            if (t.writer != 0 && t.writer != gpu.block)
+                fail_race(b, p + i, "read", "wrote", t.writer, here);
+            t.reader = t.reader == 0 || t.reader == gpu.block ? gpu.block : many;
+        }
+    }
+
+    void check_write(const void* address, std::size_t bytes, std::size_t alignment, location here)
+    {
+        const auto p = reinterpret_cast<std::uintptr_t>(address);
+        if ((p & (alignment - 1)) != 0)
+            fail_misaligned(p, bytes, alignment, "write", here);
+        if (buffers.empty())
+            return;
+
+        buffer_entry& b = find_buffer(p, bytes, "Write", here);
+        if (b.allowed == access::read_only)
+            fail("Write to " + b.name + ", which is only to be read.", here);
+        b.bytes_written += bytes;
+        if (gpu.options.count_sectors)
+            note_sectors(b, p, bytes, here);
+        if (!gpu.options.check_races)
+            return;
+        for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+        {
+            touched& t = *b.at(p + i);
+            if (t.writer != 0 && t.writer != gpu.block)
+                fail_race(b, p + i, "write", "wrote", t.writer, here);
+            if (t.reader != 0 && t.reader != gpu.block)
+                fail_race(b, p + i, "write", "read", t.reader, here);
+            t.writer = gpu.block;
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    void meet_block(location here)
+    {
+        gpu_thread& self = *gpu.current;
+        self.where = here;
+        if (++gpu.at_barrier < block_size.x)
+        {
+            wait(thread_state::at_barrier);
+            return;
+        }
+
+        gpu.at_barrier = 0;
+        self.state = thread_state::at_barrier;
+        for (unsigned i = 0; i < block_size.x; ++i)
+        {
+            if (!same(gpu.threads[i].where, here))
+            {
+                fail(describe_threads("Threads of one block meet at different barriers."), here);
+            }
+        }
+        make_all_ready();
+        run_others(self.self);
+    }
+
+    std::uint64_t meet_warp(const char* what,
+        unsigned mask,
+        unsigned source_lane,
+        std::uint64_t value,
+        location here)
+    {
+        gpu_thread& self = *gpu.current;
+        const unsigned lane = self.index % warp_size;
+        if ((mask >> lane & 1) == 0)
+            fail(std::string(what) + ": the mask lacks the lane that calls it.", here);
+        if ((mask >> source_lane & 1) == 0)
+        {
+            fail(std::string(what) + ": lane " + std::to_string(lane) + " reads from lane " +
+                    std::to_string(source_lane) + ", which is not in the mask.",
+                here);
+        }
+        self.where = here;
+        self.operation = what;
+        self.mask = mask;
+        self.source_lane = source_lane;
+        self.value = value;
+        self.state = thread_state::at_warp_operation;
+
+        gpu_thread* warp = &gpu.threads[self.index - lane];
+        const unsigned num_lanes = std::min(warp_size, block_size.x - (self.index - lane));
+        bool all_are_here = true;
+        for (unsigned i = 0; i < warp_size && all_are_here; ++i)
+        {
+            if ((mask >> i & 1) == 1)
+                all_are_here = i < num_lanes && warp[i].state == thread_state::at_warp_operation;
+        }
+        if (!all_are_here)
+        {
+            run_others(self.self);
+            return self.result;
+        }
+
+        for (unsigned i = 0; i < num_lanes; ++i)
+        {
+            if ((mask >> i & 1) == 0)
+                continue;
+            if (warp[i].mask != mask || !same(warp[i].where, here))
+            {
+                fail(describe_threads(
+                         "Lanes of one warp meet with different masks or at different places."),
+                    here);
+            }
+            warp[i].result = warp[warp[i].source_lane].value;
+        }
+        make_ready(self.index - lane, mask);
+        run_others(self.self);
+        return self.result;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+}

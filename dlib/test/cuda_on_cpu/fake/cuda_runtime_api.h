@@ -1,0 +1,222 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+#ifndef DLIB_TEST_FAKE_CUDA_RUNTIME_API_H_
+#define DLIB_TEST_FAKE_CUDA_RUNTIME_API_H_
+
+// Stands in for the CUDA toolkit's header of this name when the kernels are compiled for the
+// CPU: the keywords, types and functions that they use, made of cuda_on_cpu.h.
+
+#include <cmath>
+#include <cstring>
+#include <tuple>
+#include "../cuda_on_cpu.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+// The same names are in the program a second time when it is built with CUDA.
+#define DLIB_TEST_KERNEL_NAMESPACE kernels_on_cpu
+
+// ----------------------------------------------------------------------------------------
+
+enum cudaError_t
+{
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorLaunchFailure = 719
+};
+
+enum cudaDeviceAttr
+{
+    cudaDevAttrMaxSharedMemoryPerBlock = 8,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+
+struct CUstream_st;
+using cudaStream_t = CUstream_st*;
+
+inline cudaError_t cudaGetDevice(int* device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device)
+{
+    if (device != 0)
+        return cudaErrorInvalidValue;
+    const cuda_on_cpu::settings& s = cuda_on_cpu::current_settings();
+    if (attribute == cudaDevAttrMultiProcessorCount)
+        *value = s.num_multiprocessors;
+    else
+        *value = static_cast<int>(s.shared_bytes_per_block);
+    return cudaSuccess;
+}
+
+// ----------------------------------------------------------------------------------------
+
+inline const cuda_on_cpu::index3& threadIdx = cuda_on_cpu::thread_index;
+inline const cuda_on_cpu::index3& blockIdx = cuda_on_cpu::block_index_now;
+inline const cuda_on_cpu::index3& blockDim = cuda_on_cpu::block_size;
+inline const cuda_on_cpu::index3& gridDim = cuda_on_cpu::grid_size;
+
+struct alignas(16) float4
+{
+    float x, y, z, w;
+};
+
+struct alignas(16) double2
+{
+    double x, y;
+};
+
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline double2 make_double2(double x, double y) { return {x, y}; }
+
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __double2float_rn(double a) { return static_cast<float>(a); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dsub_rn(double a, double b) { return a - b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __dsqrt_rn(double a) { return std::sqrt(a); }
+
+// ----------------------------------------------------------------------------------------
+
+inline void __syncthreads(cuda_on_cpu::location here = cuda_on_cpu::location::current())
+{
+    cuda_on_cpu::meet_block(here);
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffff,
+    cuda_on_cpu::location here = cuda_on_cpu::location::current())
+{
+    cuda_on_cpu::meet_warp("__syncwarp", mask, threadIdx.x % 32, 0, here);
+}
+
+namespace cuda_on_cpu
+{
+    template <typename T>
+    T exchange(const char* what, unsigned mask, T value, unsigned source_lane, location here)
+    {
+        static_assert(sizeof(T) <= sizeof(std::uint64_t), "one register or two");
+        std::uint64_t bits = 0;
+        std::memcpy(&bits, &value, sizeof(T));
+        bits = meet_warp(what, mask, source_lane, bits, here);
+        std::memcpy(&value, &bits, sizeof(T));
+        return value;
+    }
+}
+
+template <typename T>
+T __shfl_sync(unsigned mask,
+    T value,
+    int source_lane,
+    cuda_on_cpu::location here = cuda_on_cpu::location::current())
+{
+    return cuda_on_cpu::exchange(
+        "__shfl_sync", mask, value, static_cast<unsigned>(source_lane) % 32, here);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask,
+    T value,
+    int lane_mask,
+    cuda_on_cpu::location here = cuda_on_cpu::location::current())
+{
+    const unsigned source_lane = threadIdx.x % 32 ^ static_cast<unsigned>(lane_mask) % 32;
+    return cuda_on_cpu::exchange("__shfl_xor_sync", mask, value, source_lane, here);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask,
+    T value,
+    unsigned delta,
+    cuda_on_cpu::location here = cuda_on_cpu::location::current())
+{
+    const unsigned lane = threadIdx.x % 32;
+    const unsigned source_lane = lane + delta < 32 ? lane + delta : lane;
+    return cuda_on_cpu::exchange("__shfl_down_sync", mask, value, source_lane, here);
+}
+
+// ----------------------------------------------------------------------------------------
+
+namespace dlib
+{
+    namespace contrib
+    {
+        namespace DLIB_TEST_KERNEL_NAMESPACE
+        {
+            template <typename T>
+            T* shared_memory()
+            {
+                return static_cast<T*>(cuda_on_cpu::shared_memory());
+            }
+
+            template <typename T>
+            T load(const T* p, cuda_on_cpu::location here = cuda_on_cpu::location::current())
+            {
+                cuda_on_cpu::check_read(p, sizeof(T), alignof(T), here);
+                return *p;
+            }
+
+            template <typename T>
+            T load_streaming(const T* p,
+                cuda_on_cpu::location here = cuda_on_cpu::location::current())
+            {
+                return load(p, here);
+            }
+
+            template <typename T>
+            void store(T* p, T value, cuda_on_cpu::location here = cuda_on_cpu::location::current())
+            {
+                cuda_on_cpu::check_write(p, sizeof(T), alignof(T), here);
+                *p = value;
+            }
+
+            template <typename T>
+            void store_streaming(T* p,
+                T value,
+                cuda_on_cpu::location here = cuda_on_cpu::location::current())
+            {
+                store(p, value, here);
+            }
+
+            template <typename... parameters, typename... arguments>
+            cudaError_t launch(void (*kernel)(parameters...),
+                long long grid_x,
+                long long grid_y,
+                long long threads,
+                std::size_t shared_bytes,
+                cudaStream_t,
+                arguments... values)
+            {
+                using context_type = std::pair<void (*)(parameters...), std::tuple<parameters...>>;
+                const context_type context(kernel, std::tuple<parameters...>(values...));
+
+                cuda_on_cpu::launch_arguments what;
+                what.kernel = reinterpret_cast<const void*>(kernel);
+                what.grid_x = grid_x;
+                what.grid_y = grid_y;
+                what.threads = threads;
+                what.shared_bytes = shared_bytes;
+                what.context = &context;
+                what.run_thread = [](const void* p)
+                {
+                    const context_type& c = *static_cast<const context_type*>(p);
+                    std::apply(c.first, c.second);
+                };
+                return static_cast<cudaError_t>(cuda_on_cpu::run(what));
+            }
+        }
+    }
+}
+
+#endif // DLIB_TEST_FAKE_CUDA_RUNTIME_API_H_

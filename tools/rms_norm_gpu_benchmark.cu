@@ -1,0 +1,368 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+
+// How fast the CUDA kernels are, as a share of the bandwidth that copying memory on the same
+// device reaches. Needs the launchers alone, no dlib:
+//
+//     nvcc -std=c++17 -O3 -arch=native -I. tools/rms_norm_gpu_benchmark.cu
+//         dlib/cuda/rms_norm_kernels.cu -o rms_norm_gpu_benchmark
+//
+// With --small it runs every kernel once instead, for compute-sanitizer to watch. With --large it
+// runs them on tensors and on a group of more than 2^31 values and compares what comes out with
+// the same rows taken alone.
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+#include <cuda_runtime.h>
+#include "dlib/cuda/rms_norm_kernels.cuh"
+
+using namespace dlib::contrib;
+using namespace dlib::contrib::cuda;
+
+namespace
+{
+
+    // ----------------------------------------------------------------------------------------
+
+    void check(cudaError_t error, const char* what)
+    {
+        if (error == cudaSuccess)
+            return;
+        std::fprintf(stderr, "rms_norm_gpu_benchmark: %s: %s\n", what, cudaGetErrorString(error));
+        std::exit(1);
+    }
+
+    template <typename T>
+    class device_array
+    {
+    public:
+        explicit device_array(std::size_t n)
+        {
+            // Not cleared: initcheck is to see what is read before it is written.
+            check(cudaMalloc(&memory, std::max<std::size_t>(n, 1) * sizeof(T)), "cudaMalloc");
+        }
+        ~device_array() { cudaFree(memory); }
+        device_array(const device_array&) = delete;
+        device_array& operator=(const device_array&) = delete;
+
+        T* get() const { return memory; }
+
+    private:
+        T* memory = nullptr;
+    };
+
+    // ----------------------------------------------------------------------------------------
+
+    __global__ void fill(float* p, long long n, unsigned seed)
+    {
+        for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < n;
+             i += static_cast<long long>(gridDim.x) * blockDim.x)
+        {
+            unsigned h = static_cast<unsigned>(i) * 2654435761u + seed;
+            h ^= h >> 15;
+            h *= 2246822519u;
+            h ^= h >> 13;
+            p[i] = static_cast<float>(h) * (2.0f / 4294967296.0f) - 1.0f;
+        }
+    }
+
+    template <typename F>
+    float microseconds(const F& work)
+    /*!
+        ensures
+            - returns the median time of one call of work, of 9 runs of some calls each
+    !*/
+    {
+        cudaEvent_t begin, end;
+        check(cudaEventCreate(&begin), "cudaEventCreate");
+        check(cudaEventCreate(&end), "cudaEventCreate");
+
+        for (int i = 0; i < 3; ++i)
+            work();
+        check(cudaDeviceSynchronize(), "the first calls");
+
+        std::vector<float> times;
+        const int calls = 10;
+        for (int run = 0; run < 9; ++run)
+        {
+            check(cudaEventRecord(begin), "cudaEventRecord");
+            for (int i = 0; i < calls; ++i)
+                work();
+            check(cudaEventRecord(end), "cudaEventRecord");
+            check(cudaEventSynchronize(end), "cudaEventSynchronize");
+            float ms = 0;
+            check(cudaEventElapsedTime(&ms, begin, end), "cudaEventElapsedTime");
+            times.push_back(1000 * ms / calls);
+        }
+        check(cudaEventDestroy(begin), "cudaEventDestroy");
+        check(cudaEventDestroy(end), "cudaEventDestroy");
+        std::nth_element(times.begin(), times.begin() + 4, times.end());
+        return times[4];
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    struct shape
+    {
+        const char* name;
+        long long blocks;
+        long long size;
+        long long stride;
+        long long gain_run; // 0 for no gain
+    };
+
+    class problem
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                The arguments of both launchers for one shape.
+        !*/
+    public:
+        problem(const shape& sh, const rms_norm_device& device_) :
+            device(device_),
+            groups(make_groups(sh)),
+            n(static_cast<std::size_t>(groups.num_values())),
+            x(n),
+            y(n),
+            d(n),
+            dx(n),
+            gamma(static_cast<std::size_t>(groups.num_gains)),
+            dgamma(static_cast<std::size_t>(groups.num_gains)),
+            scale(static_cast<std::size_t>(groups.num_groups())),
+            dscale(static_cast<std::size_t>(groups.num_groups())),
+            workspace(std::max(rms_normalize_workspace_bytes(groups, device),
+                rms_normalize_gradient_workspace_bytes(groups, device)))
+        {
+            fill<<<1024, 256>>>(x.get(), groups.num_values(), 1);
+            fill<<<1024, 256>>>(d.get(), groups.num_values(), 2);
+            fill<<<1024, 256>>>(dx.get(), groups.num_values(), 3);
+            fill<<<16, 256>>>(gamma.get(), groups.num_gains, 4);
+            check(cudaGetLastError(), "fill");
+        }
+
+        void copy() const
+        {
+            check(cudaMemcpyAsync(y.get(), x.get(), n * sizeof(float), cudaMemcpyDeviceToDevice),
+                "cudaMemcpyAsync");
+        }
+
+        void forward() const
+        {
+            check(launch_rms_normalize(groups, device, 1e-5, 0, x.get(), gamma.get(), y.get(),
+                      scale.get(), workspace.get(), nullptr),
+                "launch_rms_normalize");
+        }
+
+        void backward() const
+        {
+            check(launch_rms_normalize_gradient(groups, device, 0, d.get(), scale.get(), x.get(),
+                      gamma.get(), dx.get(), true, dgamma.get(), dscale.get(), workspace.get(),
+                      nullptr),
+                "launch_rms_normalize_gradient");
+        }
+
+        const rms_norm_device device;
+        const rms_norm_groups groups;
+        const std::size_t n;
+        const device_array<float> x, y, d, dx, gamma, dgamma, scale, dscale;
+        const device_array<char> workspace;
+
+    private:
+        static rms_norm_groups make_groups(const shape& sh)
+        {
+            rms_norm_groups groups;
+            groups.blocks = sh.blocks;
+            groups.size = sh.size;
+            groups.stride = sh.stride;
+            if (sh.gain_run != 0)
+            {
+                groups.gain_run = sh.gain_run;
+                groups.num_gains = sh.size / sh.gain_run;
+            }
+            return groups;
+        }
+    };
+
+    // ----------------------------------------------------------------------------------------
+
+    void measure(const shape& sh, const rms_norm_device& device)
+    {
+        const problem p(sh, device);
+        const float copy = microseconds([&] { p.copy(); });
+        const float forward = microseconds([&] { p.forward(); });
+        const float backward = microseconds([&] { p.backward(); });
+
+        // Forward moves two tensors, as the copy does; backward reads three and writes one.
+        const double copied_bytes = 2.0 * static_cast<double>(p.n) * sizeof(float);
+        std::printf("%-8s %9lld x %-9lld %9.1f %7.0f   %9.1f %6.1f%%   %9.1f %6.1f%%\n", sh.name,
+            p.groups.num_groups(), sh.size, copy, copied_bytes / copy / 1000, forward,
+            100 * copy / forward, backward, 200 * copy / backward);
+    }
+
+    void measure_all(const rms_norm_device& device)
+    {
+        cudaDeviceProp properties;
+        check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
+        std::printf("%s, %d multiprocessors, %zu KiB shared memory per block\n", properties.name,
+            device.num_multiprocessors, device.shared_bytes_per_block / 1024);
+        std::printf("microseconds, and the share of the bandwidth of a device-to-device copy\n\n");
+        std::printf("%-8s %9s   %-9s %9s %7s   %9s %7s   %9s %7s\n", "groups", "number", "of size",
+            "copy", "GB/s", "forward", "share", "backward", "share");
+
+        // Rows, 2^28 values: a tensor of 1 GiB is in no cache.
+        for (long long size = 256; size <= 262144; size *= 2)
+            measure({"row", (1LL << 28) / size, size, 1, 1}, device);
+        std::printf("\n");
+
+        // Few rows: the time of the launches counts.
+        for (const long long rows : {1, 8, 64, 2048})
+            measure({"row", rows, 4096, 1, 1}, device);
+        measure({"row", 1, 1 << 20, 1, 1}, device);
+        measure({"row", 1, 1 << 27, 1, 1}, device);
+        std::printf("\n");
+
+        // Pictures: one gain per channel.
+        measure({"sample", 4096, 64 * 49, 1, 49}, device);
+        measure({"sample", 128, 64 * 56 * 56, 1, 56 * 56}, device);
+        measure({"channel", 128, 64, 56 * 56, 1}, device);
+        measure({"channel", 512, 512, 14 * 14, 1}, device);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    void run_small(const rms_norm_device& device)
+    {
+        int count = 0;
+        const auto run = [&](const shape& sh)
+        {
+            const problem p(sh, device);
+            p.forward();
+            p.backward();
+            check(cudaDeviceSynchronize(), sh.name);
+            ++count;
+        };
+
+        for (const long long size : {1, 63, 64, 100, 128, 300, 512, 1024, 1027, 4096, 4100, 8192,
+                 12288, 16384, 20000, 32768, 40000})
+        {
+            for (const long long rows : {1, 37})
+            {
+                run({"row", rows, size, 1, 1});
+                run({"row without gain", rows, size, 1, 0});
+            }
+        }
+        for (const long long run_length : {2, 49, 64, 1000, 9000})
+            run({"sample", 5, 4 * run_length, 1, run_length});
+        for (const long long size : {3, 64, 128, 200, 256, 500, 512, 700, 1100})
+            run({"channel", 2, size, 49, 1});
+        std::printf("%d shapes run\n", count);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    std::vector<float> tail(const device_array<float>& from, std::size_t size, std::size_t count)
+    {
+        std::vector<float> out(count);
+        check(cudaMemcpy(out.data(), from.get() + (size - count), count * sizeof(float),
+                  cudaMemcpyDeviceToHost),
+            "cudaMemcpy");
+        return out;
+    }
+
+    bool same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what)
+    {
+        const bool same = a.size() == b.size() &&
+            std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+        std::printf("%-50s %s\n", what, same ? "same bits" : "DIFFERENT");
+        return same;
+    }
+
+    bool run_large(const rms_norm_device& device)
+    {
+        const long long size = 4096;
+        const long long rows = (1LL << 31) / size + 3;
+        const long long few = 3;
+        const std::size_t last = static_cast<std::size_t>(few * size);
+
+        std::size_t free_bytes = 0, total_bytes = 0;
+        check(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+        const std::size_t needed = 5 * sizeof(float) * static_cast<std::size_t>(rows * size);
+        if (free_bytes < needed)
+        {
+            std::printf("skipped: more than 2^31 values take %zu GiB, %zu GiB are free\n",
+                needed >> 30, free_bytes >> 30);
+            return true;
+        }
+
+        bool good = true;
+        {
+            const problem all({"rows", rows, size, 1, 1}, device);
+            const problem alone({"rows", few, size, 1, 1}, device);
+            for (const auto& pair : {std::make_pair(&all.x, &alone.x),
+                     std::make_pair(&all.d, &alone.d), std::make_pair(&all.dx, &alone.dx)})
+            {
+                check(cudaMemcpy(pair.second->get(), pair.first->get() + (all.n - last),
+                          last * sizeof(float), cudaMemcpyDeviceToDevice),
+                    "cudaMemcpy");
+            }
+            all.forward();
+            all.backward();
+            alone.forward();
+            alone.backward();
+            good = same_bits(tail(all.y, all.n, last), tail(alone.y, alone.n, last),
+                       "dest, last rows of more than 2^31 values") &&
+                good;
+            good = same_bits(tail(all.dx, all.n, last), tail(alone.dx, alone.n, last),
+                       "src_grad, last rows of more than 2^31 values") &&
+                good;
+        }
+        {
+            // One group. Its last values are s*x*g, with the s that was found.
+            const problem all({"one row", 1, rows * size, 1, rows * size}, device);
+            all.forward();
+            all.backward();
+            const float s = tail(all.scale, 1, 1)[0];
+            const float g = tail(all.gamma, 1, 1)[0];
+            std::vector<float> expected = tail(all.x, all.n, last);
+            for (float& v : expected)
+                v = v * s * g;
+            good = same_bits(tail(all.y, all.n, last), expected,
+                       "dest, end of one group of more than 2^31 values") &&
+                good;
+        }
+        return good;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+}
+
+int main(int argc, char** argv)
+{
+    const std::string option = argc > 1 ? argv[1] : "";
+    if (argc > 2 || (!option.empty() && option != "--small" && option != "--large"))
+    {
+        std::fprintf(stderr, "usage: rms_norm_gpu_benchmark [--small | --large]\n");
+        return 2;
+    }
+
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+    {
+        std::fprintf(stderr, "rms_norm_gpu_benchmark: there is no GPU\n");
+        return 1;
+    }
+    rms_norm_device device;
+    check(rms_norm_current_device(device), "rms_norm_current_device");
+
+    if (option == "--small")
+        run_small(device);
+    else if (option == "--large")
+        return run_large(device) ? 0 : 1;
+    else
+        measure_all(device);
+    return 0;
+}
