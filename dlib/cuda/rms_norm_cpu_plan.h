@@ -103,7 +103,7 @@ namespace dlib::contrib::cpu
     /*!
         ensures
             - returns how many tasks there can be without being too small to be worth a thread's
-              while, and without their workspaces taking more than half of src's memory
+              while, and without their workspaces taking much more than half of src's memory
     !*/
     {
         const auto values = static_cast<std::size_t>(groups.num_values());

@@ -2,7 +2,8 @@
 
 // The loops of rms_norm_cpu_simd.h, compiled once per instruction set. To read memory only
 // once and to keep it busy all the time, a loop that writes one group also sums the next
-// one: the group that is written was summed a moment ago and is still in the cache.
+// one: the group that is written was summed a moment ago and is still in the cache. (Tiles
+// of interleaved groups are larger; where two of them would not fit, one is done at a time.)
 
 // Vectors whose length is known only at run time can't be members or arrays. SSSE3 without SSE4
 // is too rare to be worth its compile time.
@@ -55,6 +56,33 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
     {
         return hn::PromoteTo(doubles(), hn::LoadU(half_floats(), p));
     }
+
+    struct whole_vector
+    {
+        HWY_INLINE vec load(const float* p) const { return load_as_double(p); }
+    };
+
+    struct few_values
+    {
+        // The last values of a row, fewer than a vector, followed by zeros.
+        HWY_INLINE vec load(const float* p) const
+        {
+            auto v = hn::Zero(half_floats());
+            HWY_UNROLL(8)
+            for (size_t k = 0; k + 1 < num_doubles; ++k)
+            {
+                if (k < count)
+                {
+                    const auto at_k = hn::Eq(
+                        hn::Iota(half_floats(), 0), hn::Set(half_floats(), static_cast<float>(k)));
+                    v = hn::IfThenElse(at_k, hn::Set(half_floats(), p[k]), v);
+                }
+            }
+            return hn::PromoteTo(doubles(), v);
+        }
+
+        size_t count;
+    };
 
     // An address a little past the end of an array does no harm.
     HWY_INLINE void prefetch_at(const float* p, size_t i)
@@ -649,14 +677,16 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         size_t width;
     };
 
-    // The 16 lanes of the sum of every column of a tile, and the totals of the columns. Lanes
-    // are loaded and stored once for several rows, 16 rows apart.
+    // The 16 lanes of the sum of every column of a tile, the totals and the scales of the columns,
+    // all with room for whole vectors. Lanes are loaded and stored once for several rows, 16
+    // rows apart.
     struct tile_sums
     {
         HWY_INLINE tile_sums(double* workspace, size_t width_) :
             totals(workspace),
-            lanes(workspace + width_),
-            width(width_)
+            width((width_ + chunk - 1) / chunk * chunk),
+            scales(workspace + width),
+            lanes(workspace + 2 * width)
         {
         }
 
@@ -664,66 +694,120 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         HWY_INLINE void clear_lanes() { std::fill_n(lanes, chunk * width, 0.0); }
         HWY_INLINE double* lane(size_t row) const { return lanes + row % chunk * width; }
 
+        HWY_INLINE void set_scales(const float* scale, size_t count)
+        {
+            for (size_t w = 0; w < width; ++w)
+                scales[w] = w < count ? static_cast<double>(scale[w]) : 0;
+        }
+
         HWY_INLINE void finish_block()
         {
             for (size_t half = chunk / 2; half >= 1; half /= 2)
             {
                 double* const a = lanes;
                 const double* const b = lanes + half * width;
-                size_t i = 0;
-                for (; i + num_doubles <= half * width; i += num_doubles)
+                for (size_t i = 0; i < half * width; i += num_doubles)
                 {
                     hn::StoreU(hn::Add(hn::LoadU(doubles(), a + i), hn::LoadU(doubles(), b + i)),
                         doubles(), a + i);
                 }
-                for (; i < half * width; ++i)
-                    a[i] += b[i];
             }
             for (size_t w = 0; w < width; ++w)
                 totals[w] += lanes[w];
         }
 
         double* totals;
-        double* lanes;
         size_t width;
+        double* scales;
+        double* lanes;
     };
 
     template <size_t rows>
-    HWY_INLINE void add_squares_of_rows(const float* x,
-        size_t distance,
-        size_t width,
-        double* lane,
-        const float* soon)
+    HWY_INLINE void add_squares_of_rows(const float* x, size_t distance, size_t width, double* lane)
     {
+        const auto add = [&](size_t i, const auto& part) HWY_ATTR
+        {
+            vec sum = hn::LoadU(doubles(), lane + i);
+            HWY_UNROLL(4)
+            for (size_t r = 0; r < rows; ++r)
+            {
+                const vec a = part.load(x + r * distance + i);
+                sum = hn::MulAdd(a, a, sum);
+            }
+            hn::StoreU(sum, doubles(), lane + i);
+        };
+
         size_t w = 0;
         for (; w + chunk <= width; w += chunk)
         {
             HWY_UNROLL(4)
             for (size_t r = 0; r < rows; ++r)
-                prefetch_at(soon, r * distance + w);
+                prefetch_at(x, r * distance + w + prefetch_distance);
             HWY_UNROLL(16)
             for (size_t k = 0; k < chunk; k += num_doubles)
-            {
-                vec sum = hn::LoadU(doubles(), lane + w + k);
-                HWY_UNROLL(4)
-                for (size_t r = 0; r < rows; ++r)
-                {
-                    const vec a = load_as_double(x + r * distance + w + k);
-                    sum = hn::MulAdd(a, a, sum);
-                }
-                hn::StoreU(sum, doubles(), lane + w + k);
-            }
+                add(w + k, whole_vector());
         }
-        for (; w < width; ++w)
+        for (; w + num_doubles <= width; w += num_doubles)
+            add(w, whole_vector());
+        if (w < width)
+            add(w, few_values{width - w});
+    }
+
+    // Sums one tile, if there is one, and writes another, if there is one.
+    template <bool stream, class gains>
+    HWY_INLINE void normalize_tile_step(const float* x,
+        float* y,
+        float* scale,
+        const float* values,
+        const rms_norm_tiles& tiles,
+        const tile* to_sum,
+        const tile* to_write,
+        double eps,
+        double* workspace)
+    {
+        const float* const next = to_sum ? x + to_sum->first : y + to_write->first;
+        tile_sums sums(workspace, to_sum ? to_sum->width : 0);
+        sums.clear_totals();
+        for (size_t b = 0; b < tiles.size; b += rms_norm_sum_block)
         {
-            for (size_t r = 0; r < rows; ++r)
+            sums.clear_lanes();
+            const size_t block_end = std::min(tiles.size, b + rms_norm_sum_block);
+            for (size_t p = b; p < block_end; p += 4 * chunk)
             {
-                const double a = static_cast<double>(x[r * distance + w]);
-                lane[w] += a * a;
+                const size_t end = std::min(block_end, p + 4 * chunk);
+                const bool full = to_sum && end - p == 4 * chunk;
+                for (size_t i = p; i < (full ? p + chunk : end); ++i)
+                {
+                    const float* const from = next + i * tiles.stride;
+                    if (to_sum && full)
+                        add_squares_of_rows<4>(
+                            from, chunk * tiles.stride, to_sum->width, sums.lane(i));
+                    else if (to_sum)
+                        add_squares_of_rows<1>(from, 0, to_sum->width, sums.lane(i));
+                    if (to_write)
+                    {
+                        for (size_t j = i; j < (full ? end : i + 1); j += chunk)
+                        {
+                            const size_t at = to_write->first + j * tiles.stride;
+                            normalize<array, gains> f{x + at, y + at, {scale + to_write->group}, {},
+                                next + (j + 1) * tiles.stride};
+                            if constexpr (gains::exists)
+                                f.g.value = values[j];
+                            write_values<stream>(f, y + at, 0, to_write->width);
+                        }
+                    }
+                }
             }
+            sums.finish_block();
+        }
+        if (to_sum)
+        {
+            for (size_t w = 0; w < to_sum->width; ++w)
+                scale[to_sum->group + w] = cpu::scale_of_group(sums.totals[w], tiles.size, eps);
         }
     }
 
+    // A tile and the one before it fit into the cache together only if stores go past it.
     template <bool stream, class gains>
     void normalize_tiles_to(const float* x,
         float* y,
@@ -735,57 +819,31 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         double eps,
         double* workspace)
     {
-        for (size_t t = first; t <= last; ++t)
+        const auto step = [&](const tile* to_sum, const tile* to_write) HWY_ATTR
         {
-            // tile t is summed and tile t-1, if there is one in [first, last), is written
-            const bool summing = t < last;
-            const bool writing = t > first;
-            const tile to_sum(tiles, summing ? t : first);
-            const tile to_write(tiles, writing ? t - 1 : first);
+            normalize_tile_step<stream, gains>(
+                x, y, scale, values, tiles, to_sum, to_write, eps, workspace);
+        };
 
-            tile_sums sums(workspace, to_sum.width);
-            sums.clear_totals();
-            for (size_t b = 0; b < tiles.size; b += rms_norm_sum_block)
+        if (first == last)
+            return;
+        tile now(tiles, first);
+        step(&now, nullptr);
+        for (size_t t = first + 1; t < last; ++t)
+        {
+            const tile next(tiles, t);
+            if constexpr (stream)
             {
-                sums.clear_lanes();
-                const size_t block_end = std::min(tiles.size, b + rms_norm_sum_block);
-                for (size_t p = b; p < block_end; p += 4 * chunk)
-                {
-                    const size_t end = std::min(block_end, p + 4 * chunk);
-                    const bool full = end - p == 4 * chunk;
-                    for (size_t i = p; i < (full ? p + chunk : end); ++i)
-                    {
-                        const float* const from = x + to_sum.first + i * tiles.stride;
-                        // a line must be in the cache to be stored to, unless it is streamed
-                        const float* const soon = stream ? from + prefetch_distance
-                                                         : y + to_write.first + i * tiles.stride;
-                        if (summing && full)
-                            add_squares_of_rows<4>(
-                                from, chunk * tiles.stride, sums.width, sums.lane(i), soon);
-                        else if (summing)
-                            add_squares_of_rows<1>(from, 0, sums.width, sums.lane(i), soon);
-                        if (writing)
-                        {
-                            for (size_t j = i; j < (full ? end : i + 1); j += chunk)
-                            {
-                                const size_t at = to_write.first + j * tiles.stride;
-                                normalize<array, gains> f{x + at, y + at, {scale + to_write.group},
-                                    {}, x + to_sum.first + (j + 1) * tiles.stride};
-                                if constexpr (gains::exists)
-                                    f.g.value = values[j];
-                                write_values<stream>(f, y + at, 0, to_write.width);
-                            }
-                        }
-                    }
-                }
-                sums.finish_block();
+                step(&next, &now);
             }
-            if (summing)
+            else
             {
-                for (size_t w = 0; w < to_sum.width; ++w)
-                    scale[to_sum.group + w] = cpu::scale_of_group(sums.totals[w], tiles.size, eps);
+                step(nullptr, &now);
+                step(&next, nullptr);
             }
+            now = next;
         }
+        step(nullptr, &now);
     }
 
     void normalize_tiles(const float* x,
@@ -1096,19 +1154,43 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
     HWY_INLINE void add_products_of_rows(const float* d,
         const float* x,
         size_t distance,
-        const float* scale,
+        const double* scale,
         const float* values,
         double* gains_grad,
         size_t row_number,
         size_t width,
         double* lane,
-        const float* prefetch)
+        size_t ahead)
     {
         sum_lanes row[rows];
-        float gain[rows];
-        HWY_UNROLL(2)
-        for (size_t r = 0; r < rows; ++r)
-            gain[r] = gains ? values[row_number + r * chunk] : 1;
+        vec gain[rows];
+        if constexpr (gains)
+        {
+            HWY_UNROLL(2)
+            for (size_t r = 0; r < rows; ++r)
+                gain[r] = hn::Set(doubles(), static_cast<double>(values[row_number + r * chunk]));
+        }
+
+        const auto add = [&](size_t i, size_t k, const auto& part) HWY_ATTR
+        {
+            vec sum = hn::LoadU(doubles(), lane + i);
+            HWY_UNROLL(2)
+            for (size_t r = 0; r < rows; ++r)
+            {
+                const vec t = hn::Mul(
+                    part.load(d + r * distance + i), part.load(x + r * distance + i));
+                if constexpr (gains)
+                {
+                    sum = hn::Add(sum, hn::Mul(t, gain[r]));
+                    row[r].v[k] = hn::Add(row[r].v[k], hn::Mul(t, hn::LoadU(doubles(), scale + i)));
+                }
+                else
+                {
+                    sum = hn::Add(sum, t);
+                }
+            }
+            hn::StoreU(sum, doubles(), lane + i);
+        };
 
         size_t w = 0;
         for (; w + chunk <= width; w += chunk)
@@ -1116,58 +1198,28 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             HWY_UNROLL(2)
             for (size_t r = 0; r < rows; ++r)
             {
-                prefetch_at(prefetch, r * distance + w);
+                prefetch_at(d, r * distance + w + ahead);
+                prefetch_at(x, r * distance + w + ahead);
             }
             HWY_UNROLL(16)
             for (size_t k = 0; k < vecs; ++k)
-            {
-                const size_t i = w + k * num_doubles;
-                vec sum = hn::LoadU(doubles(), lane + i);
-                HWY_UNROLL(2)
-                for (size_t r = 0; r < rows; ++r)
-                {
-                    const vec t = hn::Mul(
-                        load_as_double(d + r * distance + i), load_as_double(x + r * distance + i));
-                    if constexpr (gains)
-                    {
-                        sum = hn::Add(
-                            sum, hn::Mul(t, hn::Set(doubles(), static_cast<double>(gain[r]))));
-                        row[r].v[k] = hn::Add(row[r].v[k], hn::Mul(t, load_as_double(scale + i)));
-                    }
-                    else
-                    {
-                        sum = hn::Add(sum, t);
-                    }
-                }
-                hn::StoreU(sum, doubles(), lane + i);
-            }
+                add(w + k * num_doubles, k, whole_vector());
+        }
+        HWY_UNROLL(16)
+        for (size_t k = 0; k < vecs; ++k)
+        {
+            const size_t i = w + k * num_doubles;
+            if (i + num_doubles <= width)
+                add(i, k, whole_vector());
+            else if (i < width)
+                add(i, k, few_values{width - i});
         }
 
-        HWY_UNROLL(2)
-        for (size_t r = 0; r < rows; ++r)
+        if constexpr (gains)
         {
-            alignas(64) double rest[chunk] = {};
-            for (size_t j = 0; w + j < width; ++j)
-            {
-                const size_t i = r * distance + w + j;
-                const double t = static_cast<double>(d[i]) * static_cast<double>(x[i]);
-                if constexpr (gains)
-                {
-                    lane[w + j] += t * static_cast<double>(gain[r]);
-                    rest[j] = t * static_cast<double>(scale[w + j]);
-                }
-                else
-                {
-                    lane[w + j] += t;
-                }
-            }
-            if constexpr (gains)
-            {
-                HWY_UNROLL(16)
-                for (size_t k = 0; k < vecs; ++k)
-                    row[r].v[k] = hn::Add(row[r].v[k], hn::Load(doubles(), rest + k * num_doubles));
+            HWY_UNROLL(2)
+            for (size_t r = 0; r < rows; ++r)
                 gains_grad[row_number + r * chunk] += row[r].total();
-            }
         }
     }
 
@@ -1180,18 +1232,15 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         const rms_norm_gain_sums& gain_sums,
         double* workspace)
     {
-        for (size_t t = first; t <= last; ++t)
+        // Two tiles at a time, with three streams each, would not fit into the cache.
+        for (size_t t = first; t < last; ++t)
         {
-            // tile t is summed and tile t-1, if there is one in [first, last), is written
-            const bool summing = t < last;
-            const bool writing = t > first;
-            const tile to_sum(tiles, summing ? t : first);
-            const tile to_write(tiles, writing ? t - 1 : first);
-            const float* const scale = a.scale + to_sum.group;
+            const tile now(tiles, t);
             double* const gains_grad = gain_sums.of_unit(t - first);
 
-            tile_sums sums(workspace, to_sum.width);
+            tile_sums sums(workspace, now.width);
             sums.clear_totals();
+            sums.set_scales(a.scale + now.group, now.width);
             for (size_t b = 0; b < tiles.size; b += rms_norm_sum_block)
             {
                 sums.clear_lanes();
@@ -1202,41 +1251,34 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     const bool full = end - p == 2 * chunk;
                     for (size_t i = p; i < (full ? p + chunk : end); ++i)
                     {
-                        const size_t at = i * tiles.stride;
-                        const float* const d = a.d + to_sum.first + at;
-                        const float* const x = a.x + to_sum.first + at;
-                        const float* const dx = a.dx + to_write.first + at;
-                        if (summing && full)
-                            add_products_of_rows<gains::exists, 2>(d, x, chunk * tiles.stride,
-                                scale, values, gains_grad, i, sums.width, sums.lane(i), dx);
-                        else if (summing)
-                            add_products_of_rows<gains::exists, 1>(d, x, 0, scale, values,
-                                gains_grad, i, sums.width, sums.lane(i), dx);
-                        if (writing)
-                        {
-                            for (size_t j = i; j < (full ? end : i + 1); j += chunk)
-                            {
-                                const size_t from = to_write.first + j * tiles.stride;
-                                const size_t next = to_sum.first + (j + 1) * tiles.stride;
-                                gradient<add, array, gains> f{a.d + from, a.x + from, a.dx + from,
-                                    {a.scale + to_write.group}, {a.m + to_write.group}, {},
-                                    a.d + next, a.x + next};
-                                if constexpr (gains::exists)
-                                    f.g.value = values[j];
-                                write_values<false>(f, a.dx + from, 0, to_write.width);
-                            }
-                        }
+                        const size_t at = now.first + i * tiles.stride;
+                        if (full)
+                            add_products_of_rows<gains::exists, 2>(a.d + at, a.x + at,
+                                chunk * tiles.stride, sums.scales, values, gains_grad, i, now.width,
+                                sums.lane(i), tiles.stride);
+                        else
+                            add_products_of_rows<gains::exists, 1>(a.d + at, a.x + at, 0,
+                                sums.scales, values, gains_grad, i, now.width, sums.lane(i),
+                                tiles.stride);
                     }
                 }
                 sums.finish_block();
             }
-            if (summing)
+            for (size_t w = 0; w < now.width; ++w)
             {
-                for (size_t w = 0; w < to_sum.width; ++w)
-                {
-                    const size_t g = to_sum.group + w;
-                    a.m[g] = cpu::mean_of_group(sums.totals[w], a.scale[g], tiles.size);
-                }
+                const size_t g = now.group + w;
+                a.m[g] = cpu::mean_of_group(sums.totals[w], a.scale[g], tiles.size);
+            }
+
+            for (size_t i = 0; i < tiles.size; ++i)
+            {
+                const size_t at = now.first + i * tiles.stride;
+                const float* const soon = a.dx + at + tiles.stride;
+                gradient<add, array, gains> f{a.d + at, a.x + at, a.dx + at, {a.scale + now.group},
+                    {a.m + now.group}, {}, soon, soon};
+                if constexpr (gains::exists)
+                    f.g.value = values[i];
+                write_values<false>(f, a.dx + at, 0, now.width);
             }
         }
     }

@@ -47,7 +47,7 @@ namespace dlib::contrib::cpu
         std::size_t stride;
         std::size_t width;
 
-        std::size_t workspace_size() const { return 17 * width; }
+        std::size_t workspace_size() const { return 18 * ((width + 15) / 16 * 16); }
 
         std::size_t per_block() const { return (stride + width - 1) / width; }
     };

@@ -1363,8 +1363,9 @@ namespace
         const int64_t all_targets = hwy::SupportedTargets();
         const std::uint64_t expected = hash_of(b, problems);
         int num_targets = 0;
-        for (int64_t target = 1; target != 0 && target <= all_targets; target <<= 1)
+        for (int bit = 0; bit < 63; ++bit)
         {
+            const int64_t target = int64_t(1) << bit;
             if ((all_targets & target) == 0)
                 continue;
             at_the_end.use(target);
