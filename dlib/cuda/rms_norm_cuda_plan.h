@@ -6,8 +6,9 @@
 // that every threshold can be tested on its own.
 //
 // What a group's result depends on - how many threads share it, where it is cut - follows from
-// the size of the group alone, and the order in which gamma's gradient is summed from the
-// shape alone. So neither neighbours nor alignment ever change a bit.
+// the size of the group, and the order in which gamma's gradient is summed from the shape; both
+// also from how much shared memory the device gives to a block. So neither neighbours nor
+// alignment ever change a bit, nor does another device of the same kind.
 
 #include <cstddef>
 #include "rms_norm_groups.h"
@@ -21,7 +22,9 @@ namespace dlib::contrib::cuda
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                What the choice of a kernel depends on, besides the sizes.
+                What is known of the device. The choice of a kernel looks at the last two.
+                That it does not look at the number of multiprocessors keeps results the same
+                on a larger device.
         !*/
         int num_multiprocessors = 1;
         std::size_t shared_bytes_per_block = 48 * 1024;

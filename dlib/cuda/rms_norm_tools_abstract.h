@@ -59,7 +59,8 @@ namespace tt
 
         The results are the same bits however many threads compute them, whatever groups lie
         around a group, and wherever the tensors lie in memory. The CPU functions give the same
-        bits with every instruction set of x86.
+        bits with every instruction set of x86, the CUDA functions on every device that gives as
+        much shared memory to a block.
     !*/
 
 // ----------------------------------------------------------------------------------------
