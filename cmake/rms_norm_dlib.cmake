@@ -5,7 +5,8 @@
 #   DLIB_RMS_NORM_DLIB_HAS_USE_CUDA  cuda::use_cuda() tells whether CUDA is on
 #   DLIB_RMS_NORM_DLIB_HAS_CUDA      it was built with CUDA
 
-find_package(dlib REQUIRED)
+# Global, so that a project which adds this one as a folder can link with dlib too.
+find_package(dlib REQUIRED GLOBAL)
 
 get_target_property(rms_norm_dlib_include_dirs dlib::dlib INTERFACE_INCLUDE_DIRECTORIES)
 find_path(DLIB_RMS_NORM_DLIB_HEADERS dlib/dnn/layers.h

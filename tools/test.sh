@@ -21,6 +21,9 @@ do
     cmake --build --preset "$preset" -j2
 done
 
+echo "== dtest as a project of its own: configure"
+cmake -S dlib/test -B build/dtest >/dev/null
+
 echo "== installed library, used from outside"
 tools/test_install.sh build/release
 
