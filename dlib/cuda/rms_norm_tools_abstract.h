@@ -34,8 +34,8 @@ namespace contrib
                 The kinds of gain, and the shape of gamma that each of them asks for:
 
                     per_channel:  (1,k,1,1) with sample and channel axes, (1,1,1,nc) with row axes
-                    per_element:  (1,k,nr,nc) with sample axes; else one value of a group has a
-                                  channel or column of its own and it is the same as per_channel
+                    per_element:  (1,k,nr,nc) with sample axes; with the others each value of a
+                                  group has its own channel or column, so it is per_channel
                     none:         gamma is empty
         !*/
         per_channel,
