@@ -42,7 +42,7 @@
 
 #include <dlib/rms_norm_config.h>
 #include <dlib/cuda/rms_norm_cpu.h>
-#include <dlib/cuda/rms_norm_cpu_simd.h>
+#include <dlib/cuda/rms_norm_tools.h>
 
 namespace
 {

@@ -130,13 +130,15 @@ namespace dlib::contrib
         const tensor& scale,
         const tensor& src,
         const tensor& gamma,
-        const address_of& address)
+        const address_of& address,
+        bool& in_place)
     /*!
         requires
             - address(t) == where the tensor t lies in the memory of the device that will be used
         ensures
             - checks what rms_normalize() requires
             - returns the groups of src
+            - #in_place == true if and only if dest is the memory of src
     !*/
     {
         DLIB_CASSERT(is_valid_rms_norm_eps(eps),
@@ -149,10 +151,13 @@ namespace dlib::contrib
         const rms_norm_buffer gain = {"gamma", address(gamma), gamma.size()};
 
         DLIB_CASSERT(&dest != &scale, "\n\t dest and scale are the same object.");
-        if (!to.is_same_as(from))
+        const bool same = to.is_same_as(from);
+        if (!same)
             check_output_is_apart(to, {from});
         check_output_is_apart(to, {gain});
         check_output_is_apart(stats, {to, from, gain});
+
+        in_place = same;
         return groups;
     }
 

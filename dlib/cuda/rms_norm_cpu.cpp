@@ -1,18 +1,17 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// RMS normalization on the CPU: checks the arguments and shares the work out to dlib's threads.
-// The arithmetic is in rms_norm_cpu_simd.cpp, what is shared out how in rms_norm_cpu_plan.h.
+// A pass on the CPU: shares it out as the plan says and adds up what the tasks have summed. The
+// arithmetic is in the loops of rms_norm_simd.h.
 
 #include "rms_norm_cpu.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <new>
-#include <vector>
-#include <dlib/threads.h>
 #include <hwy/aligned_allocator.h>
-#include "rms_norm_arguments.h"
 #include "rms_norm_cpu_plan.h"
-#include "rms_norm_cpu_simd.h"
+#include "rms_norm_simd.h"
+#include "rms_norm_threads.h"
 
 namespace dlib::contrib::cpu
 {
@@ -23,376 +22,298 @@ namespace dlib::contrib::cpu
     {
         using std::size_t;
 
-        const auto host_address = [](const tensor& t) { return t.host(); };
+        template <typename T>
+        class scratch
+        {
+            /*!
+                WHAT THIS OBJECT REPRESENTS
+                    Memory for `size` values, aligned to cache lines. A little of it is on the
+                    stack: asking for memory takes longer than a small pass.
+            !*/
+        public:
+            explicit scratch(size_t size)
+            {
+                if (size * sizeof(T) <= sizeof(few))
+                {
+                    values = reinterpret_cast<T*>(few);
+                    return;
+                }
+                many = hwy::AllocateAligned<T>(size);
+                if (!many)
+                    throw std::bad_alloc();
+                values = many.get();
+            }
+            scratch(const scratch&) = delete;
+            scratch& operator=(const scratch&) = delete;
+
+            T* get() { return values; }
+
+        private:
+            T* values;
+            hwy::AlignedFreeUniquePtr<T[]> many;
+            alignas(64) unsigned char few[4096];
+        };
 
         class effective_gains
         {
             /*!
                 WHAT THIS OBJECT REPRESENTS
-                    The gains as the loops need them: with the offset added, and with a copy
-                    for each value where runs are short. It is gamma itself where that will do.
+                    The gains with the offset added, and with a copy for each value of a group
+                    where the plan says so. They are gamma itself where that will do.
             !*/
         public:
-            effective_gains(const rms_norm_groups& groups, double gain_offset, const float* gamma) :
-                gains{nullptr, 1}
+            template <typename pass_type>
+            effective_gains(const pass_type& pass, const rms_norm_cpu_plan& plan) :
+                memory(is_gamma(pass, plan) ? 0 : count(pass, plan))
             {
-                if (groups.num_gains == 0)
+                if (pass.groups.num_gains == 0)
                     return;
-                const bool spread = spreads_gains(groups);
-                const size_t run = static_cast<size_t>(groups.gain_run);
-                gains = {gamma, spread ? 1 : run};
-                if (!spread && gain_offset == 0)
+                const auto run = static_cast<size_t>(pass.groups.gain_run);
+                gains.run = plan.spreads_gains ? 1 : run;
+                gains.values = pass.gamma;
+                if (is_gamma(pass, plan))
                     return;
 
-                const size_t copies = spread ? run : 1;
-                values.reserve(static_cast<size_t>(groups.num_gains) * copies);
-                for (long long c = 0; c < groups.num_gains; ++c)
-                    values.insert(values.end(), copies, static_cast<float>(gain_offset) + gamma[c]);
-                gains.values = values.data();
+                const size_t copies = plan.spreads_gains ? run : 1;
+                float* to = memory.get();
+                for (long long c = 0; c < pass.groups.num_gains; ++c, to += copies)
+                    std::fill_n(to, copies, pass.gain_offset + pass.gamma[c]);
+                gains.values = memory.get();
             }
 
             rms_norm_gains gains;
 
         private:
-            std::vector<float> values;
+            template <typename pass_type>
+            static bool is_gamma(const pass_type& pass, const rms_norm_cpu_plan& plan)
+            {
+                return pass.groups.num_gains == 0 || (!plan.spreads_gains && pass.gain_offset == 0);
+            }
+
+            template <typename pass_type>
+            static size_t count(const pass_type& pass, const rms_norm_cpu_plan& plan)
+            {
+                return static_cast<size_t>(
+                    plan.spreads_gains ? pass.groups.size : pass.groups.num_gains);
+            }
+
+            scratch<float> memory;
         };
 
-        using aligned_doubles = hwy::AlignedFreeUniquePtr<double[]>;
-
-        aligned_doubles allocate_doubles(size_t size)
-        {
-            aligned_doubles p = hwy::AllocateAligned<double>(size);
-            if (!p)
-                throw std::bad_alloc();
-            return p;
-        }
-
-        size_t round_up(size_t size) { return (size + 15) / 16 * 16; }
-
-        template <typename task>
-        void for_each_range(bool threaded, const rms_norm_cpu_plan& plan, const task& run)
-        /*!
-            ensures
-                - calls run(t, first, last) for ranges of units [first, last) that together are all
-                  units, in any order and at the same time. t is the task that a range begins
-                  with; a range is one or more whole tasks.
-        !*/
-        {
-            const auto run_tasks = [&](long begin, long end)
-            {
-                const auto t = static_cast<size_t>(begin);
-                run(t, t * plan.units_per_task,
-                    std::min(plan.units, static_cast<size_t>(end) * plan.units_per_task));
-            };
-            const auto num_tasks = static_cast<long>(plan.num_tasks());
-            if (threaded && num_tasks > 1 && default_thread_pool().num_threads_in_pool() > 1)
-                parallel_for_blocked(default_thread_pool(), 0, num_tasks, run_tasks, 4);
-            else
-                run_tasks(0, num_tasks);
-        }
-
-        rms_norm_tiles tiles_of(const rms_norm_groups& groups, const rms_norm_cpu_plan& plan)
-        {
-            return {static_cast<size_t>(groups.size), static_cast<size_t>(groups.stride),
-                plan.tile_width};
-        }
-
-        size_t block_end(size_t block, size_t size)
-        {
-            return std::min(size, (block + 1) * rms_norm_sum_block);
-        }
+        size_t segment_begin(size_t segment) { return segment * rms_norm_segment; }
 
         // ----------------------------------------------------------------------------------------
 
-        void normalize_in_blocks(const rms_norm_cpu_plan& plan,
-            const float* x,
-            float* y,
-            float* scale,
+        void normalize_in_segments(const rms_norm_forward<float>& pass,
             const rms_norm_gains& gains,
-            size_t size,
-            size_t count,
-            double eps,
-            bool stream)
+            const rms_norm_cpu_plan& plan)
         {
-            std::vector<double> sums(plan.units);
-            for (size_t g = 0; g < count; ++g, x += size, y += size)
+            const auto size = static_cast<size_t>(pass.groups.size);
+            scratch<double> sums(plan.items);
+            for (size_t g = 0; g < static_cast<size_t>(pass.groups.outer); ++g)
             {
-                for_each_range(true, plan,
-                    [&](size_t, size_t first, size_t last)
+                const float* const x = pass.x + g * size;
+                for_each_task(plan.threaded, plan.num_tasks(),
+                    [&](size_t t)
                     {
-                        for (size_t b = first; b < last; ++b)
+                        for (size_t s = plan.first(t); s < plan.last(t); ++s)
                         {
-                            const size_t begin = b * rms_norm_sum_block;
-                            sums[b] = sum_of_squares(x + begin, block_end(b, size) - begin);
+                            const size_t begin = segment_begin(s);
+                            sums.get()[s] = row_loops().sum_squares(
+                                x + begin, std::min(size - begin, rms_norm_segment));
                         }
                     });
                 double sum = 0;
-                for (double s : sums)
-                    sum += s;
-                scale[g] = scale_of_group(sum, size, eps);
-                for_each_range(true, plan,
-                    [&](size_t, size_t first, size_t last)
+                for (size_t s = 0; s < plan.items; ++s)
+                    sum += sums.get()[s];
+                pass.scale[g] = scale_of_group(sum, size, pass.eps);
+                for_each_task(plan.threaded, plan.num_tasks(),
+                    [&](size_t t)
                     {
-                        normalize_part(x, y, scale[g], gains, first * rms_norm_sum_block,
-                            block_end(last - 1, size), stream);
+                        row_loops().write(pass, gains, g, segment_begin(plan.first(t)),
+                            std::min(size, segment_begin(plan.last(t))), plan.streams);
                     });
-            }
-        }
-
-        void normalize(const rms_norm_groups& groups,
-            const float* x,
-            float* y,
-            float* scale,
-            const rms_norm_gains& gains,
-            double eps)
-        {
-            const rms_norm_cpu_plan plan = plan_rms_normalize(groups);
-            const bool threaded = uses_threads(groups);
-            const bool stream = streams_output(groups) && x != y;
-            const auto size = static_cast<size_t>(groups.size);
-
-            if (plan.way == rms_norm_cpu_plan::groups)
-            {
-                for_each_range(threaded, plan,
-                    [&](size_t, size_t first, size_t last)
-                    {
-                        normalize_groups(x + first * size, y + first * size, scale + first, gains,
-                            size, last - first, eps, stream);
-                    });
-            }
-            else if (plan.way == rms_norm_cpu_plan::tiles)
-            {
-                const rms_norm_tiles tiles = tiles_of(groups, plan);
-                const size_t pitch = tiles.workspace_size();
-                const aligned_doubles workspace = allocate_doubles(plan.num_tasks() * pitch);
-                for_each_range(threaded, plan,
-                    [&](size_t t, size_t first, size_t last)
-                    {
-                        normalize_tiles(x, y, scale, gains.values, tiles, first, last, eps, stream,
-                            &workspace[t * pitch]);
-                    });
-            }
-            else
-            {
-                normalize_in_blocks(plan, x, y, scale, gains, size,
-                    static_cast<size_t>(groups.blocks), eps, stream);
             }
         }
     }
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(rms_norm_axes axes,
-        double gain_offset,
-        double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma)
+    void rms_normalize(const rms_norm_forward<float>& pass)
     {
-        const rms_norm_groups groups = check_rms_normalize(
-            axes, gain_offset, eps, dest, scale, src, gamma, host_address);
+        const rms_norm_cpu_plan plan = plan_rms_normalize(pass.groups);
+        const effective_gains gamma(pass, plan);
+        const rms_norm_gains& gains = gamma.gains;
 
-        dest.copy_size(src);
-        set_size(scale, rms_norm_scale_dims(axes, dims_of(src)));
-        if (groups.num_values() == 0)
-            return;
-
-        const effective_gains gamma_plus(groups, gain_offset, gamma.host());
-        normalize(groups, src.host(), dest.host(), scale.host(), gamma_plus.gains, eps);
-    }
-
-    void rms_normalize(double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma)
-    {
-        rms_normalize(rms_norm_axes::sample, 0, eps, dest, scale, src, gamma);
+        if (plan.way == rms_norm_cpu_plan::rows)
+        {
+            for_each_task(plan.threaded, plan.num_tasks(),
+                [&](size_t t)
+                { row_loops().normalize(pass, gains, plan.first(t), plan.last(t), plan.streams); });
+        }
+        else if (plan.way == rms_norm_cpu_plan::tiles)
+        {
+            const size_t pitch = tile_workspace(plan.tile_width);
+            scratch<double> workspace(plan.num_tasks() * pitch);
+            for_each_task(plan.threaded, plan.num_tasks(),
+                [&](size_t t)
+                {
+                    column_loops().normalize(pass, gains.values, plan, plan.first(t), plan.last(t),
+                        workspace.get() + t * pitch);
+                });
+        }
+        else
+        {
+            normalize_in_segments(pass, gains, plan);
+        }
     }
 
     // ----------------------------------------------------------------------------------------
 
     namespace
     {
-        double sum_runs_of_group(const float* d,
-            const float* x,
-            float scale,
+        rms_norm_cpu_plan plan_segments_of_runs(const rms_norm_gains& gains, size_t size)
+        {
+            rms_norm_cpu_plan plan;
+            plan.items = size / gains.run * divide_up(gains.run, rms_norm_segment);
+            plan.items_per_task = std::max<size_t>(1, rms_norm_segment / gains.run);
+            return plan;
+        }
+
+        double sum_runs(const rms_norm_backward<float>& pass,
             const rms_norm_gains& gains,
-            size_t size,
-            double* gains_grad)
+            const rms_norm_cpu_plan& plan,
+            size_t group,
+            double* sums,
+            double* gain_sums)
         /*!
+            requires
+                - plan == plan_segments_of_runs(gains, the size of a group)
+                - sums has room for plan.items values
             ensures
-                - adds to gains_grad
-                - returns the sum of d*x*gains
+                - adds to gain_sums
+                - returns the sum of d*x*gains over a group that is cut into segments of its runs
         !*/
         {
-            const size_t blocks_per_run = rms_norm_blocks(gains.run);
-            const size_t blocks = size / gains.run * blocks_per_run;
-            rms_norm_cpu_plan plan;
-            plan.way = rms_norm_cpu_plan::blocks;
-            plan.units = blocks;
-            plan.units_per_task = std::max<size_t>(1, rms_norm_sum_block / gains.run);
-
-            std::vector<double> sums(blocks);
-            for_each_range(true, plan,
-                [&](size_t, size_t first, size_t last)
+            const auto size = static_cast<size_t>(pass.groups.size);
+            const size_t runs = size / gains.run;
+            const size_t segments = plan.items / runs; // of a run
+            const float* const d = pass.d + group * size;
+            const float* const x = pass.x + group * size;
+            for_each_task(true, plan.num_tasks(),
+                [&](size_t t)
                 {
-                    for (size_t b = first; b < last; ++b)
+                    for (size_t s = plan.first(t); s < plan.last(t); ++s)
                     {
-                        const size_t in_run = b % blocks_per_run;
-                        const size_t begin = b / blocks_per_run * gains.run +
-                            in_run * rms_norm_sum_block;
-                        const size_t length = std::min(
-                            rms_norm_sum_block, gains.run - in_run * rms_norm_sum_block);
-                        sums[b] = gradient_sums(
-                            d + begin, x + begin, scale, nullptr, nullptr, length);
+                        const size_t in_run = segment_begin(s % segments);
+                        const size_t begin = s / segments * gains.run + in_run;
+                        sums[s] = row_loops().sum_products(d + begin, x + begin, nullptr, 0,
+                            std::min(rms_norm_segment, gains.run - in_run), nullptr);
                     }
                 });
 
             double total = 0;
-            for (size_t c = 0; c < size / gains.run; ++c)
+            for (size_t c = 0; c < runs; ++c)
             {
                 double run_total = 0;
-                for (size_t b = 0; b < blocks_per_run; ++b)
-                    run_total += sums[c * blocks_per_run + b];
+                for (size_t s = 0; s < segments; ++s)
+                    run_total += sums[c * segments + s];
                 total += run_total * static_cast<double>(gains.values[c]);
-                gains_grad[c] += run_total * static_cast<double>(scale);
+                gain_sums[c] += run_total * static_cast<double>(pass.scale[group]);
             }
             return total;
         }
 
-        double sum_blocks_of_group(const rms_norm_cpu_plan& plan,
-            const float* d,
-            const float* x,
-            float scale,
-            const float* gains,
-            size_t size,
-            double* gains_grad)
+        double sum_segments(const rms_norm_backward<float>& pass,
+            const rms_norm_gains& gains,
+            const rms_norm_cpu_plan& plan,
+            size_t group,
+            double* sums,
+            double* gain_sums)
         /*!
+            requires
+                - sums has room for plan.items values
             ensures
-                - adds to gains_grad
-                - returns the sum of d*x*gains
+                - adds to gain_sums
+                - returns the sum of d*x*gains over a group that is cut into segments
         !*/
         {
-            std::vector<double> sums(plan.units);
-            for_each_range(true, plan,
-                [&](size_t, size_t first, size_t last)
+            const auto size = static_cast<size_t>(pass.groups.size);
+            for_each_task(true, plan.num_tasks(),
+                [&](size_t t)
                 {
-                    for (size_t b = first; b < last; ++b)
+                    for (size_t s = plan.first(t); s < plan.last(t); ++s)
                     {
-                        const size_t begin = b * rms_norm_sum_block;
-                        sums[b] = gradient_sums(d + begin, x + begin, scale,
-                            gains ? gains + begin : nullptr, gains ? gains_grad + begin : nullptr,
-                            block_end(b, size) - begin);
+                        const size_t begin = segment_begin(s);
+                        sums[s] = row_loops().sum_products(pass.d + group * size + begin,
+                            pass.x + group * size + begin,
+                            gains.values ? gains.values + begin : nullptr, pass.scale[group],
+                            std::min(size - begin, rms_norm_segment),
+                            gain_sums ? gain_sums + begin : nullptr);
                     }
                 });
             double total = 0;
-            for (double s : sums)
-                total += s;
+            for (size_t s = 0; s < plan.items; ++s)
+                total += sums[s];
             return total;
         }
 
-        void gradient_in_blocks(const rms_norm_cpu_plan& plan,
-            rms_norm_gradients a,
+        void gradient_in_segments(const rms_norm_backward<float>& pass,
             const rms_norm_gains& gains,
-            size_t size,
-            size_t count,
-            double* gains_grad)
+            const rms_norm_cpu_plan& plan,
+            double* gain_sums)
         {
-            for (size_t g = 0; g < count; ++g)
+            const auto size = static_cast<size_t>(pass.groups.size);
+            const rms_norm_cpu_plan sum_plan = gains.run > 1 ? plan_segments_of_runs(gains, size)
+                                                             : plan;
+            scratch<double> sums(sum_plan.items);
+            for (size_t g = 0; g < static_cast<size_t>(pass.groups.outer); ++g)
             {
-                const double sum = gains.run > 1
-                    ? sum_runs_of_group(a.d, a.x, *a.scale, gains, size, gains_grad)
-                    : sum_blocks_of_group(plan, a.d, a.x, *a.scale, gains.values, size, gains_grad);
-                *a.m = mean_of_group(sum, *a.scale, size);
-                for_each_range(true, plan,
-                    [&](size_t, size_t first, size_t last) {
-                        gradient_part(
-                            a, gains, first * rms_norm_sum_block, block_end(last - 1, size));
+                const double products = gains.run > 1
+                    ? sum_runs(pass, gains, sum_plan, g, sums.get(), gain_sums)
+                    : sum_segments(pass, gains, sum_plan, g, sums.get(), gain_sums);
+                const float mean = mean_of_group(products, pass.scale[g], size);
+                pass.dscale[g] = dscale_of_group(products, pass.scale[g]);
+                for_each_task(true, plan.num_tasks(),
+                    [&](size_t t)
+                    {
+                        row_loops().write_gradient(pass, gains, g, mean,
+                            segment_begin(plan.first(t)),
+                            std::min(size, segment_begin(plan.last(t))));
                     });
-                a.d += size;
-                a.x += size;
-                a.dx += size;
-                ++a.scale;
-                ++a.m;
             }
         }
 
-        void gradient(const rms_norm_groups& groups,
-            const rms_norm_gradients& a,
-            const rms_norm_gains& gains,
-            float* gamma_grad)
+        void add_up_gain_sums(double* sums,
+            size_t parts,
+            size_t pitch,
+            size_t copies,
+            size_t num_gains,
+            bool threaded,
+            float* dgamma)
+        /*!
+            ensures
+                - #dgamma == the sum over the parts, each `pitch` values after the one before, and
+                  over the copies of each gain
+        !*/
         {
-            const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(groups);
-            const bool threaded = uses_threads(groups);
-            const auto size = static_cast<size_t>(groups.size);
-            const size_t num_gains = gains.values == nullptr ? 0 : size / gains.run;
-
-            // Each task adds up its part of the gradients of the gains, then the parts are added.
-            const size_t pitch = round_up(num_gains);
-            const size_t parts = plan.way == rms_norm_cpu_plan::blocks ? 1 : plan.num_tasks();
-            const aligned_doubles partial = allocate_doubles(parts * pitch + 1);
-            const auto cleared_sums = [&](size_t first_part, size_t units)
-            {
-                rms_norm_gain_sums sums{nullptr, pitch, plan.units_per_task};
-                if (num_gains != 0)
-                {
-                    sums.values = &partial[first_part * pitch];
-                    const size_t count = (units + plan.units_per_task - 1) / plan.units_per_task;
-                    std::fill_n(sums.values, count * pitch, 0.0);
-                }
-                return sums;
-            };
-
-            if (plan.way == rms_norm_cpu_plan::groups)
-            {
-                for_each_range(threaded, plan,
-                    [&](size_t t, size_t first, size_t last)
-                    {
-                        gradient_groups({a.d + first * size, a.x + first * size, a.scale + first,
-                                            a.dx + first * size, a.m + first, a.add},
-                            gains, size, last - first, cleared_sums(t, last - first));
-                    });
-            }
-            else if (plan.way == rms_norm_cpu_plan::tiles)
-            {
-                const rms_norm_tiles tiles = tiles_of(groups, plan);
-                const size_t workspace_pitch = tiles.workspace_size();
-                const aligned_doubles workspace = allocate_doubles(
-                    plan.num_tasks() * workspace_pitch);
-                for_each_range(threaded, plan,
-                    [&](size_t t, size_t first, size_t last)
-                    {
-                        gradient_tiles(a, gains.values, tiles, first, last,
-                            cleared_sums(t, last - first), &workspace[t * workspace_pitch]);
-                    });
-            }
-            else
-            {
-                gradient_in_blocks(plan, a, gains, size, static_cast<size_t>(groups.blocks),
-                    cleared_sums(0, 1).values);
-            }
-
-            if (num_gains == 0)
-                return;
-
-            // Where gains were spread, several of them are one.
-            const size_t copies = num_gains / static_cast<size_t>(groups.num_gains);
-            rms_norm_cpu_plan columns;
-            columns.units = static_cast<size_t>(groups.num_gains);
-            columns.units_per_task = std::max<size_t>(
+            rms_norm_cpu_plan plan;
+            plan.items = num_gains;
+            plan.items_per_task = std::max<size_t>(
                 1, rms_norm_min_threaded_values / (parts * copies));
-            for_each_range(threaded, columns,
-                [&](size_t, size_t first, size_t last)
+            for_each_task(threaded, plan.num_tasks(),
+                [&](size_t t)
                 {
-                    add_partial_sums(partial.get(), parts, pitch, first * copies, last * copies);
-                    for (size_t c = first; c < last; ++c)
+                    double* const total = sums + plan.first(t) * copies;
+                    const size_t count = plan.last(t) - plan.first(t);
+                    for (size_t part = 1; part < parts; ++part)
+                        row_loops().add(total, total + part * pitch, count * copies);
+                    for (size_t c = 0; c < count; ++c)
                     {
-                        double sum = partial[c * copies];
+                        double sum = total[c * copies];
                         for (size_t i = 1; i < copies; ++i)
-                            sum += partial[c * copies + i];
-                        gamma_grad[c] = static_cast<float>(sum);
+                            sum += total[c * copies + i];
+                        dgamma[plan.first(t) + c] = static_cast<float>(sum);
                     }
                 });
         }
@@ -400,46 +321,67 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize_gradient(rms_norm_axes axes,
-        double gain_offset,
-        const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale)
+    void rms_normalize_gradient(const rms_norm_backward<float>& pass)
     {
-        bool in_place = false;
-        const rms_norm_groups groups = check_rms_normalize_gradient(axes, gain_offset,
-            gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale, host_address,
-            in_place);
+        const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(pass.groups);
+        const effective_gains gamma(pass, plan);
+        const rms_norm_gains& gains = gamma.gains;
 
-        set_size(dscale, rms_norm_scale_dims(axes, dims_of(src)));
-        if (groups.num_values() == 0)
+        const bool is_one = pass.groups.num_groups() == 1 && pass.groups.gain_run == 1;
+        if (plan.way == rms_norm_cpu_plan::rows && is_one)
         {
-            gamma_grad = 0;
+            row_loops().gradient_of_one(pass, gains);
             return;
         }
 
-        const effective_gains gamma_plus(groups, gain_offset, gamma.host());
-        gradient(groups,
-            {gradient_input.host(), src.host(), scale.host(), src_grad.host(), dscale.host(),
-                !in_place},
-            gamma_plus.gains, gamma_grad.host());
+        // Each task adds up its part of the gradients of the gains, then the parts are added.
+        const auto size = static_cast<size_t>(pass.groups.size);
+        const size_t num_sums = gains.values == nullptr ? 0 : size / gains.run;
+        const size_t pitch = whole_lanes(num_sums);
+        const size_t parts = plan.way == rms_norm_cpu_plan::segments ? 1 : plan.num_tasks();
+        scratch<double> sums(parts * pitch);
+        const auto cleared_sums = [&](size_t part) -> double*
+        {
+            if (num_sums == 0)
+                return nullptr;
+            std::fill_n(sums.get() + part * pitch, pitch, 0.0);
+            return sums.get() + part * pitch;
+        };
+
+        if (plan.way == rms_norm_cpu_plan::rows)
+        {
+            for_each_task(plan.threaded, plan.num_tasks(),
+                [&](size_t t) {
+                    row_loops().gradient(pass, gains, plan.first(t), plan.last(t), cleared_sums(t));
+                });
+        }
+        else if (plan.way == rms_norm_cpu_plan::tiles)
+        {
+            const size_t workspace_pitch = tile_workspace(plan.tile_width);
+            scratch<double> workspace(plan.num_tasks() * workspace_pitch);
+            for_each_task(plan.threaded, plan.num_tasks(),
+                [&](size_t t)
+                {
+                    column_loops().gradient(pass, gains.values, plan, plan.first(t), plan.last(t),
+                        workspace.get() + t * workspace_pitch, cleared_sums(t));
+                });
+        }
+        else
+        {
+            gradient_in_segments(pass, gains, plan, cleared_sums(0));
+        }
+
+        if (num_sums != 0)
+        {
+            const auto num_gains = static_cast<size_t>(pass.groups.num_gains);
+            add_up_gain_sums(sums.get(), parts, pitch, num_sums / num_gains, num_gains,
+                plan.threaded, pass.dgamma);
+        }
     }
 
-    void rms_normalize_gradient(const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale)
-    {
-        rms_normalize_gradient(rms_norm_axes::sample, 0, gradient_input, scale, src, gamma,
-            src_grad, gamma_grad, dscale);
-    }
+    // ----------------------------------------------------------------------------------------
+
+    const char* rms_norm_instruction_set() { return row_loops().instruction_set; }
 
     // ----------------------------------------------------------------------------------------
 

@@ -2,50 +2,24 @@
 #ifndef DLIB_RMS_NORM_CPU_H_
 #define DLIB_RMS_NORM_CPU_H_
 
-// RMS normalization on the CPU. The contract of these functions is in
-// rms_norm_tools_abstract.h.
+// A pass on the CPU.
 
-#include <dlib/cuda/tensor.h>
-#include "rms_norm_groups.h"
+#include "rms_norm_pass.h"
 
 namespace dlib::contrib::cpu
 {
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(rms_norm_axes axes,
-        double gain_offset,
-        double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
+    void rms_normalize(const rms_norm_forward<float>& pass);
 
-    void rms_normalize(double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
+    void rms_normalize_gradient(const rms_norm_backward<float>& pass);
 
-    // ----------------------------------------------------------------------------------------
-
-    void rms_normalize_gradient(rms_norm_axes axes,
-        double gain_offset,
-        const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
-
-    void rms_normalize_gradient(const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
+    const char* rms_norm_instruction_set();
+    /*!
+        ensures
+            - returns the name of the instruction set that these functions use on this machine
+    !*/
 
     // ----------------------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 #ifndef DLIB_RMS_NORM_CPU_PLAN_H_
 #define DLIB_RMS_NORM_CPU_PLAN_H_
 
-// How the CPU shares its work out: block lengths, tile widths, thresholds and the number of
-// tasks. Everything here is a function of the sizes alone, because the order in which numbers
+// How the CPU shares a pass out: a function of the sizes alone, because the order in which numbers
 // are added follows from it and must not depend on the machine or on its number of threads.
 
 #include <algorithm>
@@ -15,10 +14,11 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
-    // Values of a group (or of a run that shares a gain) that are summed at a time.
-    constexpr std::size_t rms_norm_sum_block = 65536;
+    // Values of a group (or of a run) are summed a segment at a time, in so many lanes.
+    constexpr std::size_t rms_norm_segment = 65536;
+    constexpr std::size_t rms_norm_lanes = 16;
 
-    // Tensors with fewer values are done by the calling thread: waking another costs more.
+    // Passes over fewer values are done by the calling thread: waking another costs more.
     constexpr std::size_t rms_norm_min_threaded_values = 65536;
 
     // From this size of the output on, what a reader would find in the cache is worth less
@@ -29,7 +29,7 @@ namespace dlib::contrib::cpu
     constexpr std::size_t rms_norm_max_tile_width = 4096;
     constexpr std::size_t rms_norm_min_tile_width = 512;
 
-    // Groups that are too few to share out are themselves cut into blocks.
+    // Groups that are too few to share out are themselves cut into segments.
     constexpr std::size_t rms_norm_few_groups = 16;
 
     constexpr std::size_t rms_norm_max_tasks = 64;
@@ -37,65 +37,117 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
+    constexpr std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
+
+    constexpr std::size_t whole_lanes(std::size_t count)
+    {
+        return divide_up(count, rms_norm_lanes) * rms_norm_lanes;
+    }
+
+    constexpr std::size_t tile_workspace(std::size_t width)
+    /*!
+        ensures
+            - returns how many doubles a tile of interleaved groups needs: for each group the lanes
+              of its sum and the sum
+    !*/
+    {
+        return (rms_norm_lanes + 1) * whole_lanes(width);
+    }
+
+    struct rms_norm_tile
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                `width` neighbouring interleaved groups: columns of an array whose rows are
+                groups.stride values apart.
+        !*/
+        std::size_t first; // index of its first value
+        std::size_t group; // number of its first group
+        std::size_t width;
+    };
+
+    // ----------------------------------------------------------------------------------------
+
     struct rms_norm_cpu_plan
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                A way to share the groups of a tensor out to tasks. Task t takes the units
-                [t*units_per_task, (t+1)*units_per_task), as far as there are so many.
+                A way to share a pass out to tasks. Task t takes the items [first(t), last(t)).
         !*/
 
         enum way_type
         {
-            groups, // a unit is one contiguous group
-            tiles,  // a unit is a tile of interleaved groups
-            blocks  // one group after the other; a unit is a block of one group
+            rows,    // an item is one contiguous group
+            tiles,   // an item is a tile of interleaved groups
+            segments // one contiguous group after the other; an item is a segment of it
         };
 
-        way_type way = groups;
+        way_type way = rows;
+        std::size_t items = 0;
+        std::size_t items_per_task = 1;
         std::size_t tile_width = 0;
-        std::size_t units = 0;
-        std::size_t units_per_task = 1;
+        bool threaded = false;
+        bool streams = false;       // the output goes past the caches
+        bool spreads_gains = false; // each value of a group gets its own copy of its gain
 
-        std::size_t num_tasks() const { return (units + units_per_task - 1) / units_per_task; }
+        std::size_t num_tasks() const { return divide_up(items, items_per_task); }
+        std::size_t first(std::size_t task) const { return task * items_per_task; }
+        std::size_t last(std::size_t task) const
+        {
+            return std::min(items, (task + 1) * items_per_task);
+        }
+
+        rms_norm_tile tile(const rms_norm_groups& groups, std::size_t item) const
+        {
+            const auto stride = static_cast<std::size_t>(groups.stride);
+            const std::size_t per_outer = divide_up(stride, tile_width);
+            const std::size_t outer = item / per_outer;
+            const std::size_t column = item % per_outer * tile_width;
+            return {outer * static_cast<std::size_t>(groups.size) * stride + column,
+                outer * stride + column, std::min(tile_width, stride - column)};
+        }
     };
 
-    inline std::size_t rms_norm_blocks(std::size_t size)
-    {
-        return (size + rms_norm_sum_block - 1) / rms_norm_sum_block;
-    }
+    // ----------------------------------------------------------------------------------------
 
-    inline rms_norm_cpu_plan plan_units(const rms_norm_groups& groups)
+    inline rms_norm_cpu_plan plan_items(const rms_norm_groups& groups)
     /*!
         ensures
-            - returns a plan whose units are chosen and that has one unit per task
+            - returns a plan that says all but how many items make a task
     !*/
     {
         const auto size = static_cast<std::size_t>(groups.size);
         const auto stride = static_cast<std::size_t>(groups.stride);
-        const auto blocks = static_cast<std::size_t>(groups.blocks);
+        const auto outer = static_cast<std::size_t>(groups.outer);
+        const auto values = static_cast<std::size_t>(groups.num_values());
         rms_norm_cpu_plan plan;
         if (stride > 1)
         {
-            const std::size_t narrow = (stride + rms_norm_max_tile_width - 1) /
-                rms_norm_max_tile_width;
-            const std::size_t wanted = (rms_norm_few_groups + blocks - 1) / blocks;
+            const std::size_t narrow = divide_up(stride, rms_norm_max_tile_width);
+            const std::size_t wanted = divide_up(rms_norm_few_groups, outer);
             const std::size_t tiles = std::max(
                 narrow, std::min(wanted, stride / rms_norm_min_tile_width));
             plan.way = rms_norm_cpu_plan::tiles;
-            plan.tile_width = ((stride + tiles - 1) / tiles + 15) / 16 * 16;
-            plan.units = blocks * ((stride + plan.tile_width - 1) / plan.tile_width);
+            plan.tile_width = whole_lanes(divide_up(stride, tiles));
+            plan.items = outer * divide_up(stride, plan.tile_width);
         }
-        else if (blocks < rms_norm_few_groups && size >= 2 * rms_norm_sum_block)
+        else if (outer < rms_norm_few_groups && size >= 2 * rms_norm_segment)
         {
-            plan.way = rms_norm_cpu_plan::blocks;
-            plan.units = rms_norm_blocks(size);
+            plan.way = rms_norm_cpu_plan::segments;
+            plan.items = divide_up(size, rms_norm_segment);
         }
         else
         {
-            plan.way = rms_norm_cpu_plan::groups;
-            plan.units = blocks;
+            plan.way = rms_norm_cpu_plan::rows;
+            plan.items = outer;
         }
+        plan.threaded = values >= rms_norm_min_threaded_values;
+        plan.streams = values >= rms_norm_min_streamed_values;
+        // Runs that are shorter than the lanes can't be loaded at once; copies for longer ones
+        // pay while they stay in the L2 cache.
+        plan.spreads_gains = groups.gain_run > 1 &&
+            (groups.gain_run < static_cast<long long>(rms_norm_lanes) ||
+                (groups.gain_run < 64 && groups.size <= 32768));
         return plan;
     }
 
@@ -103,16 +155,13 @@ namespace dlib::contrib::cpu
     /*!
         ensures
             - returns how many tasks there can be without being too small to be worth a thread's
-              while, and without their workspaces taking much more than half of src's memory
+              while, and without their workspaces taking much more than half of the tensor's memory
     !*/
     {
         const auto values = static_cast<std::size_t>(groups.num_values());
-        return values / std::max(rms_norm_min_threaded_values, 4 * 17 * plan.tile_width) + 1;
-    }
-
-    inline void share_out(rms_norm_cpu_plan& plan, std::size_t tasks)
-    {
-        plan.units_per_task = (plan.units + tasks - 1) / tasks;
+        return values /
+            std::max(rms_norm_min_threaded_values, 4 * tile_workspace(plan.tile_width)) +
+            1;
     }
 
     inline rms_norm_cpu_plan plan_rms_normalize(const rms_norm_groups& groups)
@@ -123,21 +172,10 @@ namespace dlib::contrib::cpu
             - returns how to share the forward pass out
     !*/
     {
-        rms_norm_cpu_plan plan = plan_units(groups);
-        share_out(plan, std::min(rms_norm_max_tasks, most_tasks(plan, groups)));
+        rms_norm_cpu_plan plan = plan_items(groups);
+        const std::size_t tasks = std::min(rms_norm_max_tasks, most_tasks(plan, groups));
+        plan.items_per_task = divide_up(plan.items, tasks);
         return plan;
-    }
-
-    inline bool spreads_gains(const rms_norm_groups& groups)
-    /*!
-        ensures
-            - returns true if each value should have its own copy of its gain, because the runs of
-              values that share one are short, and the copies stay in the L2 cache (which runs that
-              are shorter than a chunk of 16 values have to do without)
-    !*/
-    {
-        return groups.gain_run > 1 &&
-            (groups.gain_run < 16 || (groups.gain_run < 64 && groups.size <= 32768));
     }
 
     inline rms_norm_cpu_plan plan_rms_normalize_gradient(const rms_norm_groups& groups)
@@ -150,27 +188,17 @@ namespace dlib::contrib::cpu
               beside the tensors.
     !*/
     {
-        rms_norm_cpu_plan plan = plan_units(groups);
-        const auto gains = static_cast<std::size_t>(
-            spreads_gains(groups) ? groups.size : groups.num_gains);
-        if (plan.way != rms_norm_cpu_plan::blocks)
+        rms_norm_cpu_plan plan = plan_items(groups);
+        if (plan.way != rms_norm_cpu_plan::segments)
         {
             const auto values = static_cast<std::size_t>(groups.num_values());
-            share_out(plan,
-                std::min({rms_norm_max_gradient_tasks, most_tasks(plan, groups),
-                    values / (32 * std::max<std::size_t>(1, gains)) + 1}));
+            const auto gains = static_cast<std::size_t>(
+                plan.spreads_gains ? groups.size : groups.num_gains);
+            const std::size_t tasks = std::min({rms_norm_max_gradient_tasks,
+                most_tasks(plan, groups), values / (32 * std::max<std::size_t>(1, gains)) + 1});
+            plan.items_per_task = divide_up(plan.items, tasks);
         }
         return plan;
-    }
-
-    inline bool uses_threads(const rms_norm_groups& groups)
-    {
-        return static_cast<std::size_t>(groups.num_values()) >= rms_norm_min_threaded_values;
-    }
-
-    inline bool streams_output(const rms_norm_groups& groups)
-    {
-        return static_cast<std::size_t>(groups.num_values()) >= rms_norm_min_streamed_values;
     }
 
     // ----------------------------------------------------------------------------------------

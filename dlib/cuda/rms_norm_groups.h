@@ -38,30 +38,30 @@ namespace dlib::contrib
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                A row-major array of blocks*size*stride floats, seen as groups that are each
+                A row-major array of outer*size*stride values, seen as groups that are each
                 normalized by themselves:
 
                     value i of group g is at    first(g) + i*stride,   0 <= i < size
                     its gain is                 gamma[i/gain_run],     if there are gains
 
                 stride is 1 when a group is contiguous (sample and row axes). With channel
-                axes it is nr*nc: `stride` neighbouring groups lie interleaved in one block.
+                axes it is nr*nc: `stride` neighbouring groups lie interleaved.
 
             CONVENTION
                 - stride > 1 only if gain_run == 1
                 - num_gains == 0 (no gain) or num_gains*gain_run == size
-                - if the tensor is empty: blocks == 0
+                - if the tensor is empty: outer == 0
         !*/
 
-        long long blocks = 0;    // how many times `stride` interleaved groups follow each other
+        long long outer = 0;     // how many times `stride` interleaved groups follow each other
         long long size = 0;      // values in each group
         long long stride = 1;    // distance between neighbouring values of a group
-        long long gain_run = 1;  // consecutive values of a group that share one gain
+        long long gain_run = 1;  // consecutive values of a group that share one gain: a run
         long long num_gains = 0; // gains in gamma, 0 if there is no gamma
 
-        DLIB_RMS_NORM_HOST_DEVICE long long num_groups() const { return blocks * stride; }
+        DLIB_RMS_NORM_HOST_DEVICE long long num_groups() const { return outer * stride; }
 
-        DLIB_RMS_NORM_HOST_DEVICE long long num_values() const { return blocks * size * stride; }
+        DLIB_RMS_NORM_HOST_DEVICE long long num_values() const { return outer * size * stride; }
 
         DLIB_RMS_NORM_HOST_DEVICE long long first(long long g) const
         {
@@ -142,24 +142,24 @@ namespace dlib::contrib
         rms_norm_groups g;
         if (axes == rms_norm_axes::sample)
         {
-            g.blocks = src.num_samples;
+            g.outer = src.num_samples;
             g.size = src.k * src.nr * src.nc;
         }
         else if (axes == rms_norm_axes::row)
         {
-            g.blocks = src.num_samples * src.k * src.nr;
+            g.outer = src.num_samples * src.k * src.nr;
             g.size = src.nc;
         }
         else
         {
-            g.blocks = src.num_samples;
+            g.outer = src.num_samples;
             g.size = src.k;
             g.stride = src.nr * src.nc;
         }
 
         if (src.size() == 0)
         {
-            g.blocks = 0;
+            g.outer = 0;
             g.stride = 1;
         }
 
@@ -171,7 +171,7 @@ namespace dlib::contrib
                 g.num_gains = gamma.size();
             else
                 return false;
-            if (g.blocks != 0)
+            if (g.outer != 0)
                 g.gain_run = g.size / g.num_gains;
         }
 

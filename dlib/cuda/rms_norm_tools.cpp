@@ -1,20 +1,96 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// Picks the device, as dlib's tt does: CUDA if dlib was built with it (and, where dlib can
-// switch it off at run time, if it is on), else the CPU.
+// The functions on tensors: which device does a pass, and where that device finds a tensor.
 
 #include "rms_norm_tools.h"
 
 #include <dlib/rms_norm_config.h>
+#include "rms_norm_cpu.h"
+#ifdef DLIB_USE_CUDA
+#include "rms_norm_cuda.h"
+#endif
+#include "rms_norm_tensors.h"
 
-namespace dlib::contrib::tt
+namespace dlib::contrib
 {
 
     // ----------------------------------------------------------------------------------------
 
-#ifdef DLIB_USE_CUDA
     namespace
     {
+        struct on_cpu
+        {
+            const float* address(const tensor& t) const { return t.host(); }
+            const float* read(const tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
+            float* read_and_write(tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
+            float* write(tensor& t) const { return t.size() == 0 ? nullptr : t.host_write_only(); }
+            void run(const rms_norm_forward<float>& pass) const { cpu::rms_normalize(pass); }
+            void run(const rms_norm_backward<float>& pass) const
+            {
+                cpu::rms_normalize_gradient(pass);
+            }
+        };
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    void cpu::rms_normalize(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        const tensor& src,
+        const tensor& gamma)
+    {
+        normalize_tensors(on_cpu(), axes, gain_offset, eps, dest, scale, src, gamma);
+    }
+
+    void cpu::rms_normalize_gradient(rms_norm_axes axes,
+        double gain_offset,
+        const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        tensor& src_grad,
+        tensor& gamma_grad,
+        resizable_tensor& dscale)
+    {
+        normalize_gradient_of_tensors(on_cpu(), axes, gain_offset, gradient_input, scale, src,
+            gamma, src_grad, gamma_grad, dscale);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+#ifdef DLIB_USE_CUDA
+
+    void cuda::rms_normalize(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        const tensor& src,
+        const tensor& gamma)
+    {
+        normalize_tensors(on_cuda(), axes, gain_offset, eps, dest, scale, src, gamma);
+    }
+
+    void cuda::rms_normalize_gradient(rms_norm_axes axes,
+        double gain_offset,
+        const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        tensor& src_grad,
+        tensor& gamma_grad,
+        resizable_tensor& dscale)
+    {
+        normalize_gradient_of_tensors(on_cuda(), axes, gain_offset, gradient_input, scale, src,
+            gamma, src_grad, gamma_grad, dscale);
+    }
+
+    namespace
+    {
+        // As dlib's own tt decides. dlib 19.24 can't switch CUDA off at run time.
         bool runs_on_cuda()
         {
 #ifdef DLIB_RMS_NORM_DLIB_HAS_USE_CUDA
@@ -24,11 +100,12 @@ namespace dlib::contrib::tt
 #endif
         }
     }
+
 #endif
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(rms_norm_axes axes,
+    void tt::rms_normalize(rms_norm_axes axes,
         double gain_offset,
         double eps,
         resizable_tensor& dest,
@@ -38,26 +115,12 @@ namespace dlib::contrib::tt
     {
 #ifdef DLIB_USE_CUDA
         if (runs_on_cuda())
-        {
-            cuda::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma);
-            return;
-        }
+            return cuda::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma);
 #endif
         cpu::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
-    void rms_normalize(double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma)
-    {
-        rms_normalize(rms_norm_axes::sample, 0, eps, dest, scale, src, gamma);
-    }
-
-    // ----------------------------------------------------------------------------------------
-
-    void rms_normalize_gradient(rms_norm_axes axes,
+    void tt::rms_normalize_gradient(rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -70,25 +133,12 @@ namespace dlib::contrib::tt
 #ifdef DLIB_USE_CUDA
         if (runs_on_cuda())
         {
-            cuda::rms_normalize_gradient(
+            return cuda::rms_normalize_gradient(
                 axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
-            return;
         }
 #endif
         cpu::rms_normalize_gradient(
             axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
-    }
-
-    void rms_normalize_gradient(const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale)
-    {
-        rms_normalize_gradient(rms_norm_axes::sample, 0, gradient_input, scale, src, gamma,
-            src_grad, gamma_grad, dscale);
     }
 
     // ----------------------------------------------------------------------------------------

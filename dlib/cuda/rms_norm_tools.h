@@ -2,55 +2,28 @@
 #ifndef DLIB_RMS_NORM_TOOLS_H_
 #define DLIB_RMS_NORM_TOOLS_H_
 
-// RMS normalization of tensors, on the device that dlib uses: the functions that the layers
-// call. Their contract is in rms_norm_tools_abstract.h.
+// RMS normalization of tensors on the CPU (contrib::cpu), with CUDA if dlib was built with it
+// (contrib::cuda), and on the device that dlib uses (contrib::tt), which the layers call.
 
+#include <dlib/cuda/tensor.h>
 #include "rms_norm_tools_abstract.h"
-#include "rms_norm_cpu.h"
-#include "rms_norm_cuda.h"
 #include "rms_norm_groups.h"
+
+namespace dlib::contrib::cpu
+{
+#include "rms_norm_functions.h"
+}
+
+#ifdef DLIB_USE_CUDA
+namespace dlib::contrib::cuda
+{
+#include "rms_norm_functions.h"
+}
+#endif
 
 namespace dlib::contrib::tt
 {
-
-    // ----------------------------------------------------------------------------------------
-
-    void rms_normalize(rms_norm_axes axes,
-        double gain_offset,
-        double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
-
-    void rms_normalize(double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
-
-    // ----------------------------------------------------------------------------------------
-
-    void rms_normalize_gradient(rms_norm_axes axes,
-        double gain_offset,
-        const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
-
-    void rms_normalize_gradient(const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
-
-    // ----------------------------------------------------------------------------------------
-
+#include "rms_norm_functions.h"
 }
 
 #endif // DLIB_RMS_NORM_TOOLS_H_

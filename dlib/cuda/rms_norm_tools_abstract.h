@@ -164,7 +164,10 @@ namespace tt
             - The gradient with respect to src has an error of at most
               8*u*s*(|g*d| + |x*s*m|), and that with respect to gamma one of at most
               2*u*(sum of |d*x*s|), both beside the same with the exact s.
-            - #dscale has the shape of the scale that rms_normalize() computes, and holds m.
+            - #dscale has the shape of the scale that rms_normalize() computes, and holds
+              -0.5 * s^3 * (sum of g*d*x), the derivative of f by the mean of x^2, with an error of
+              at most 4*u*|#dscale| and what a sum of doubles loses. (It is summed in double and
+              rounded once. In dlib 20, too, dscale holds this.)
         throws
             - fatal_error (from DLIB_CASSERT, in release builds too), before any output is
               touched, if one of the requirements is not met. The message names the values.

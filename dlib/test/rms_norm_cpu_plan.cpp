@@ -21,7 +21,7 @@ namespace
     rms_norm_groups groups_of(long long blocks, long long size, long long stride, long long run)
     {
         rms_norm_groups g;
-        g.blocks = blocks;
+        g.outer = blocks;
         g.size = size;
         g.stride = stride;
         g.gain_run = run;
@@ -33,7 +33,7 @@ namespace
     {
         std::vector<rms_norm_groups> all;
         const auto few = static_cast<long long>(rms_norm_few_groups);
-        const auto block = static_cast<long long>(rms_norm_sum_block);
+        const auto block = static_cast<long long>(rms_norm_segment);
         for (long long blocks : {1LL, 2LL, few - 1, few, few + 1, 1000LL, 65537LL})
         {
             for (long long size : {1LL, 3LL, 64LL, 4096LL, block - 1, block, block + 1,
@@ -48,53 +48,53 @@ namespace
         return all;
     }
 
-    void check_that_units_are_shared_out(const rms_norm_cpu_plan& plan, std::size_t most_tasks)
+    void check_that_items_are_shared_out(const rms_norm_cpu_plan& plan, std::size_t most_tasks)
     {
-        DLIB_TEST(plan.units > 0);
-        DLIB_TEST(plan.units_per_task > 0);
-        if (plan.way != rms_norm_cpu_plan::blocks)
+        DLIB_TEST(plan.items > 0);
+        DLIB_TEST(plan.items_per_task > 0);
+        if (plan.way != rms_norm_cpu_plan::segments)
             DLIB_TEST(plan.num_tasks() <= most_tasks);
         // The last task has something to do, and nothing is left after it.
-        DLIB_TEST((plan.num_tasks() - 1) * plan.units_per_task < plan.units);
-        DLIB_TEST(plan.num_tasks() * plan.units_per_task >= plan.units);
+        DLIB_TEST((plan.num_tasks() - 1) * plan.items_per_task < plan.items);
+        DLIB_TEST(plan.num_tasks() * plan.items_per_task >= plan.items);
     }
 
-    void check_that_units_cover_all(const rms_norm_cpu_plan& plan, const rms_norm_groups& groups)
+    void check_that_items_cover_all(const rms_norm_cpu_plan& plan, const rms_norm_groups& groups)
     {
         const auto size = static_cast<std::size_t>(groups.size);
         const auto stride = static_cast<std::size_t>(groups.stride);
-        const auto blocks = static_cast<std::size_t>(groups.blocks);
+        const auto blocks = static_cast<std::size_t>(groups.outer);
         if (plan.way == rms_norm_cpu_plan::tiles)
         {
             DLIB_TEST(stride > 1);
             DLIB_TEST(plan.tile_width > 0 && plan.tile_width % 16 == 0);
-            DLIB_TEST(plan.units % blocks == 0);
-            const std::size_t tiles = plan.units / blocks;
+            DLIB_TEST(plan.items % blocks == 0);
+            const std::size_t tiles = plan.items / blocks;
             DLIB_TEST((tiles - 1) * plan.tile_width < stride);
             DLIB_TEST(tiles * plan.tile_width >= stride);
         }
-        else if (plan.way == rms_norm_cpu_plan::blocks)
+        else if (plan.way == rms_norm_cpu_plan::segments)
         {
             DLIB_TEST(stride == 1 && blocks < rms_norm_few_groups);
-            DLIB_TEST((plan.units - 1) * rms_norm_sum_block < size);
-            DLIB_TEST(plan.units * rms_norm_sum_block >= size);
+            DLIB_TEST((plan.items - 1) * rms_norm_segment < size);
+            DLIB_TEST(plan.items * rms_norm_segment >= size);
         }
         else
         {
-            DLIB_TEST(stride == 1 && plan.units == blocks);
+            DLIB_TEST(stride == 1 && plan.items == blocks);
         }
     }
 
-    void every_unit_is_in_one_task()
+    void every_item_is_in_one_task()
     {
         for (const rms_norm_groups& groups : many_groups())
         {
             const rms_norm_cpu_plan forward = plan_rms_normalize(groups);
             const rms_norm_cpu_plan backward = plan_rms_normalize_gradient(groups);
-            check_that_units_are_shared_out(forward, rms_norm_max_tasks);
-            check_that_units_are_shared_out(backward, rms_norm_max_gradient_tasks);
-            check_that_units_cover_all(forward, groups);
-            check_that_units_cover_all(backward, groups);
+            check_that_items_are_shared_out(forward, rms_norm_max_tasks);
+            check_that_items_are_shared_out(backward, rms_norm_max_gradient_tasks);
+            check_that_items_cover_all(forward, groups);
+            check_that_items_cover_all(backward, groups);
         }
     }
 
@@ -103,7 +103,7 @@ namespace
         for (const rms_norm_groups& groups : many_groups())
         {
             const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(groups);
-            if (plan.way == rms_norm_cpu_plan::blocks || plan.num_tasks() == 1)
+            if (plan.way == rms_norm_cpu_plan::segments || plan.num_tasks() == 1)
                 continue;
             const auto partial = plan.num_tasks() * static_cast<std::size_t>(groups.num_gains);
             DLIB_TEST(partial * sizeof(double) <=
@@ -114,25 +114,27 @@ namespace
     void few_long_groups_are_cut()
     {
         const auto few = static_cast<long long>(rms_norm_few_groups);
-        const auto block = static_cast<long long>(rms_norm_sum_block);
+        const auto block = static_cast<long long>(rms_norm_segment);
         const auto way = [](long long count, long long size)
         { return plan_rms_normalize(groups_of(count, size, 1, 1)).way; };
-        DLIB_TEST(way(few - 1, 2 * block) == rms_norm_cpu_plan::blocks);
-        DLIB_TEST(way(few, 2 * block) == rms_norm_cpu_plan::groups);
-        DLIB_TEST(way(few - 1, 2 * block - 1) == rms_norm_cpu_plan::groups);
+        DLIB_TEST(way(few - 1, 2 * block) == rms_norm_cpu_plan::segments);
+        DLIB_TEST(way(few, 2 * block) == rms_norm_cpu_plan::rows);
+        DLIB_TEST(way(few - 1, 2 * block - 1) == rms_norm_cpu_plan::rows);
     }
 
     void thresholds_are_where_they_are_said_to_be()
     {
-        DLIB_TEST(!uses_threads(groups_of(1, 65535, 1, 1)));
-        DLIB_TEST(uses_threads(groups_of(1, 65536, 1, 1)));
-        DLIB_TEST(!uses_threads(groups_of(1, 5, 13107, 1)));
+        const auto plan = [](long long size, long long stride, long long run)
+        { return plan_rms_normalize(groups_of(1, size, stride, run)); };
+        DLIB_TEST(!plan(65535, 1, 1).threaded);
+        DLIB_TEST(plan(65536, 1, 1).threaded);
+        DLIB_TEST(!plan(5, 13107, 1).threaded);
         const auto streamed = static_cast<long long>(rms_norm_min_streamed_values);
-        DLIB_TEST(!streams_output(groups_of(1, streamed - 1, 1, 1)));
-        DLIB_TEST(streams_output(groups_of(1, streamed, 1, 1)));
-        DLIB_TEST(!spreads_gains(groups_of(1, 15, 1, 1)));
-        DLIB_TEST(spreads_gains(groups_of(1, 30, 1, 15)));
-        DLIB_TEST(!spreads_gains(groups_of(1, 3136, 1, 3136)));
+        DLIB_TEST(!plan(streamed - 1, 1, 1).streams);
+        DLIB_TEST(plan(streamed, 1, 1).streams);
+        DLIB_TEST(!plan(15, 1, 1).spreads_gains);
+        DLIB_TEST(plan(30, 1, 15).spreads_gains);
+        DLIB_TEST(!plan(3136, 1, 3136).spreads_gains);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -208,7 +210,7 @@ namespace
 
         void perform_test() override
         {
-            run_case("every_unit_is_in_one_task", every_unit_is_in_one_task);
+            run_case("every_item_is_in_one_task", every_item_is_in_one_task);
             run_case("sums_of_gains_are_small_beside_the_tensors",
                 sums_of_gains_are_small_beside_the_tensors);
             run_case("few_long_groups_are_cut", few_long_groups_are_cut);

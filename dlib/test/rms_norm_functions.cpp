@@ -369,8 +369,9 @@ namespace
     void roundings_come_in_the_promised_order(const rms_norm_backend& b)
     /*!
         ensures
-            - checks that dest == (x*scale)*g and dx == scale*(g*d - (x*scale)*dscale), each
-              operation rounded to float. volatile keeps this compiler from fusing any two.
+            - checks that dest == (x*scale)*g and dx == scale*(g*d - (x*scale)*m), each
+              operation rounded to float, with m == mean(g*d*x)*scale rounded to float. volatile
+              keeps this compiler from fusing any two.
     !*/
     {
         random_source rnd(6);
@@ -381,15 +382,28 @@ namespace
                 const rms_norm_problem p = random_problem(rnd, axes, gain, {6, 7, 9, 11});
                 const rms_norm_result r = check(b, p);
                 const std::vector<float> gains = effective_gains(p);
+                const auto gain_of = [&](const rms_norm_place& at)
+                { return gains.empty() ? 1 : gains[at.gain]; };
+
+                std::vector<long double> products(r.scale.size());
+                for_each_value(p,
+                    [&](std::size_t i, const rms_norm_place& at) {
+                        products[at.group] += static_cast<long double>(gain_of(at)) *
+                            p.gradient_input[i] * p.src[i];
+                    });
+                const auto size = static_cast<long double>(p.src.size() / r.scale.size());
+
                 bool good = true;
                 for_each_value(p,
                     [&](std::size_t i, const rms_norm_place& at)
                     {
-                        const float g = gains.empty() ? 1 : gains[at.gain];
+                        const float g = gain_of(at);
+                        const auto m = static_cast<float>(
+                            products[at.group] * r.scale[at.group] / size);
                         volatile float xh = p.src[i] * r.scale[at.group];
                         volatile float y = xh * g;
                         volatile float gd = g * p.gradient_input[i];
-                        volatile float xhm = xh * r.dscale[at.group];
+                        volatile float xhm = xh * m;
                         volatile float difference = gd - xhm;
                         volatile float dx = r.scale[at.group] * difference;
                         good = good && y == r.dest[i] && dx == r.src_grad[i];

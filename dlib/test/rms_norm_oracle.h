@@ -146,7 +146,7 @@ namespace test
               src_grad:   8*u*s*(|g*d| + |x*s*m|). On the way of |x*s*m| there are 8 roundings:
                           three times s, then x*s, m, their product, the difference, and dx.
               gamma_grad: 2*u*sum(|d*x*s|): s, and the sum.
-              dscale:     2*u*|m|: s, and m.
+              dscale:     4*u*|dscale|: three times s, and dscale.
 
               A sum of n doubles has an error of at most n*u_double*(sum of absolute values).
               Where a result or a factor is denormal its absolute error is propagated. An s that
@@ -164,8 +164,10 @@ namespace test
             long double s = 0;
             long double extra = 0; // relative error of s, beyond u
             long double m = 0;
-            long double abs_m = 0;   // the mean of absolute values
-            long double m_extra = 0; // absolute error of m, beyond 2*u*|m|
+            long double abs_m = 0;    // the mean of absolute values
+            long double m_extra = 0;  // absolute error of m, beyond 2*u*|m|
+            long double products = 0; // the sum of g*d*x
+            long double abs_products = 0;
         };
 
         const std::size_t num_values = p.src.size();
@@ -197,9 +199,11 @@ namespace test
             [&](std::size_t i, const rms_norm_place& at)
             {
                 group_sums& g = groups[at.group];
-                const long double term = gain_of(at) * p.gradient_input[i] * (p.src[i] * g.s);
-                g.m += term / n;
-                g.abs_m += abs(term) / n;
+                const long double product = gain_of(at) * p.gradient_input[i] * p.src[i];
+                g.products += product;
+                g.abs_products += abs(product);
+                g.m += product * g.s / n;
+                g.abs_m += abs(product) * g.s / n;
             });
 
         for (group_sums& g : groups)
@@ -212,7 +216,11 @@ namespace test
         for (const group_sums& g : groups)
         {
             a.scale.push_back({g.s, (u + g.extra) * g.s});
-            a.dscale.push_back({g.m, 2 * u * abs(g.m) + g.m_extra});
+            const long double half_cube = g.s * g.s * g.s / 2;
+            const long double dscale = -half_cube * g.products;
+            a.dscale.push_back({dscale,
+                (4 * u + 3 * g.extra) * abs(dscale) +
+                    half_cube * (n + 8) * u_double * g.abs_products + denormal(dscale)});
         }
 
         const long double terms = p.gamma.empty()

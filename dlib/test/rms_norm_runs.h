@@ -335,7 +335,7 @@ namespace test
         for (std::size_t i = 0; i < found.size(); ++i)
         {
             const long double value = exact[i].value;
-            const bool good = std::isfinite(value)
+            const bool good = std::isfinite(static_cast<float>(value))
                 ? std::abs(found[i] - value) <= exact[i].bound
                 : same_value(found[i], static_cast<float>(value));
             if (!good)

@@ -1,0 +1,573 @@
+// License: Boost Software License   See LICENSE.txt for the full license.
+
+// The loops over contiguous groups. To read memory only once and to keep it busy all the time, a
+// loop that writes one group also sums the next one: the group that is written was summed a moment
+// ago and is still in the cache.
+
+#include "rms_norm_simd_targets.h"
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "dlib/cuda/rms_norm_simd_rows.cpp"
+#include <hwy/foreach_target.h>
+#include "rms_norm_simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dlib::contrib::cpu::HWY_NAMESPACE
+{
+    namespace
+    {
+
+        // ------------------------------------------------------------------------------------
+        //                                     forward
+        // ------------------------------------------------------------------------------------
+
+        // A step of a loop that writes one group and sums the next one.
+        constexpr size_t step_chunks = 4;
+
+        struct squares
+        {
+            HWY_INLINE squares(const float* x_, size_t size) :
+                x(x_),
+                chunks(size / chunk),
+                rest(size % chunk)
+            {
+            }
+
+            HWY_INLINE void step()
+            {
+                if (chunks >= step_chunks)
+                {
+                    HWY_UNROLL(4)
+                    for (size_t k = 0; k < step_chunks; ++k)
+                    {
+                        prefetch_at(x, prefetch_distance);
+                        lanes.add_squares(x);
+                        x += chunk;
+                    }
+                    chunks -= step_chunks;
+                }
+            }
+
+            HWY_INLINE double finish()
+            {
+                for (; chunks != 0; --chunks)
+                {
+                    lanes.add_squares(x);
+                    x += chunk;
+                }
+                if (rest != 0)
+                    lanes.add_squares(padded(x, rest).values);
+                return lanes.total();
+            }
+
+            const float* x;
+            size_t chunks;
+            size_t rest;
+            sum_lanes lanes;
+        };
+
+        double sum_squares(const float* x, size_t size) { return squares(x, size).finish(); }
+
+        double sum_squares_of_group(const float* x, size_t size)
+        {
+            double sum = 0;
+            for (size_t b = 0; b < size; b += rms_norm_segment)
+                sum += sum_squares(x + b, std::min(rms_norm_segment, size - b));
+            return sum;
+        }
+
+        template <bool stream, class formula>
+        HWY_INLINE double
+        write_and_sum(formula& f, const float* y, size_t begin, size_t end, squares next)
+        {
+            size_t i = begin;
+            if constexpr (stream)
+            {
+                i = next_line(y, begin, end);
+                write_few(f, begin, i);
+            }
+            for (; i + step_chunks * chunk <= end; i += step_chunks * chunk)
+            {
+                next.step();
+                HWY_UNROLL(4)
+                for (size_t k = 0; k < step_chunks; ++k)
+                    write_chunk<stream>(f, i + k * chunk);
+            }
+            for (; i + chunk <= end; i += chunk)
+                write_chunk<stream>(f, i);
+            write_few(f, i, end);
+            return next.finish();
+        }
+
+        // A short group is over before its neighbour's sum has come out of the pipeline: many of
+        // them are summed, then written.
+        constexpr size_t short_size = 512;
+        constexpr size_t panel_size = 1024;
+        constexpr size_t panel_groups = 32;
+
+        template <bool stream, class make_gains>
+        void normalize_short_groups(const rms_norm_forward<float>& p,
+            const make_gains& gains,
+            size_t first,
+            size_t last)
+        {
+            const auto size = static_cast<size_t>(p.groups.size);
+            const size_t groups = std::max<size_t>(1, std::min(panel_groups, panel_size / size));
+            double sums[panel_groups];
+            for (size_t g = first; g < last; g += groups)
+            {
+                const size_t n = std::min(groups, last - g);
+                for (size_t j = 0; j < n; ++j)
+                    sums[j] = sum_squares(p.x + (g + j) * size, size);
+                for (size_t j = 0; j < n; ++j)
+                    p.scale[g + j] = scale_of_group(sums[j], size, p.eps);
+                for (size_t j = 0; j < n; ++j)
+                {
+                    const float* const x = p.x + (g + j) * size;
+                    float* const y = p.y + (g + j) * size;
+                    output<single, decltype(gains(0, size))> f{
+                        x, y, {p.scale[g + j]}, gains(0, size), x + groups * size};
+                    write_values<stream>(f, y, 0, size);
+                }
+            }
+        }
+
+        template <bool stream, class make_gains>
+        void normalize_long_groups(const rms_norm_forward<float>& p,
+            const make_gains& gains,
+            size_t first,
+            size_t last)
+        {
+            const auto size = static_cast<size_t>(p.groups.size);
+            const float* x = p.x + first * size;
+            float* y = p.y + first * size;
+            double sum = sum_squares_of_group(x, size);
+            for (size_t g = first; g < last; ++g, x += size, y += size)
+            {
+                p.scale[g] = scale_of_group(sum, size, p.eps);
+                sum = 0;
+                for (size_t b = 0; b < size; b += rms_norm_segment)
+                {
+                    const size_t end = std::min(size, b + rms_norm_segment);
+                    output<single, decltype(gains(b, size))> f{
+                        x, y, {p.scale[g]}, gains(b, size), nullptr};
+                    const squares next(x + size + b, g + 1 < last ? end - b : 0);
+                    sum += write_and_sum<stream>(f, y, b, end, next);
+                }
+            }
+        }
+
+        void normalize(const rms_norm_forward<float>& p,
+            const rms_norm_gains& gains,
+            size_t first,
+            size_t last,
+            bool stream)
+        {
+            with_bool(stream,
+                [&](auto streams) HWY_ATTR
+                {
+                    with_gains(gains,
+                        [&](const auto& make_gains) HWY_ATTR
+                        {
+                            if (static_cast<size_t>(p.groups.size) < short_size)
+                                normalize_short_groups<streams>(p, make_gains, first, last);
+                            else
+                                normalize_long_groups<streams>(p, make_gains, first, last);
+                        });
+                });
+            if (stream)
+                hwy::FlushStream();
+        }
+
+        void write(const rms_norm_forward<float>& p,
+            const rms_norm_gains& gains,
+            size_t group,
+            size_t begin,
+            size_t end,
+            bool stream)
+        {
+            const float* const x = p.x + group * static_cast<size_t>(p.groups.size);
+            float* const y = p.y + group * static_cast<size_t>(p.groups.size);
+            with_bool(stream,
+                [&](auto streams) HWY_ATTR
+                {
+                    with_gains(gains,
+                        [&](const auto& make_gains) HWY_ATTR
+                        {
+                            output<single, decltype(make_gains(begin, end))> f{x, y,
+                                {p.scale[group]}, make_gains(begin, end), x + prefetch_distance};
+                            write_values<streams>(f, y, begin, end);
+                        });
+                });
+            if (stream)
+                hwy::FlushStream();
+        }
+
+        // ------------------------------------------------------------------------------------
+        //                                     backward
+        // ------------------------------------------------------------------------------------
+
+        // A backward pass has so many streams that it takes them in turns, a page of memory each.
+        constexpr size_t piece = 1024;
+
+        // Where d*x*s goes, the share of a group in the gradients of the gains.
+
+        struct gain_sums
+        {
+            HWY_INLINE void put(size_t i, vec v) const
+            {
+                hn::StoreU(hn::Add(hn::LoadU(doubles(), sums + i), v), doubles(), sums + i);
+            }
+
+            double* sums; // with room for whole chunks
+        };
+
+        // The only group's share is the gradient. Added to 0, because that makes -0 a 0.
+        struct gain_gradients
+        {
+            HWY_INLINE void put(size_t i, vec v) const
+            {
+                const vec sum = hn::Add(hn::Zero(doubles()), v);
+                hn::StoreU(hn::DemoteTo(half_floats(), sum), half_floats(), gradients + i);
+            }
+
+            float* gradients;
+        };
+
+        // Adds d*x*gains to the lanes.
+        template <class destination>
+        HWY_INLINE void add_chunk(sum_lanes& lanes,
+            const float* d,
+            const float* x,
+            const float* g,
+            double scale,
+            const destination& to,
+            size_t at)
+        {
+            if constexpr (std::is_same_v<destination, nothing>)
+            {
+                lanes.add_products(d, x);
+            }
+            else
+            {
+                HWY_UNROLL(16)
+                for (size_t k = 0; k < vecs; ++k)
+                {
+                    const size_t i = k * num_doubles;
+                    const vec t = hn::Mul(load_as_double(d + i), load_as_double(x + i));
+                    lanes.v[k] = hn::Add(lanes.v[k], hn::Mul(t, load_as_double(g + i)));
+                    to.put(at + i, hn::Mul(t, hn::Set(doubles(), scale)));
+                }
+            }
+        }
+
+        template <class destination>
+        HWY_INLINE void add_last_values(sum_lanes& lanes,
+            const float* d,
+            const float* x,
+            const float* g,
+            double scale,
+            const destination& to,
+            size_t at,
+            size_t count)
+        {
+            const padded last_d(d, count);
+            const padded last_x(x, count);
+            if constexpr (std::is_same_v<destination, nothing>)
+            {
+                add_chunk(lanes, last_d.values, last_x.values, nullptr, scale, to, at);
+            }
+            else if constexpr (std::is_same_v<destination, gain_sums>)
+            {
+                const padded last_g(g, count);
+                add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale, to, at);
+            }
+            else
+            {
+                const padded last_g(g, count);
+                alignas(64) float last[chunk];
+                add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale,
+                    gain_gradients{last}, 0);
+                copy_less_than_chunk(last, count, to.gradients + at);
+            }
+        }
+
+        // Adds the values [begin, end) of a group. end is a multiple of chunk from the beginning of
+        // a segment or run, or its end.
+        template <class destination>
+        HWY_INLINE void add_values(sum_lanes& lanes,
+            const float* d,
+            const float* x,
+            const float* g,
+            float scale,
+            const destination& to,
+            const float* prefetch,
+            size_t begin,
+            size_t end)
+        {
+            sum_lanes sums = lanes;
+            const double s = static_cast<double>(scale);
+            size_t i = begin;
+            for (; i + chunk <= end; i += chunk)
+            {
+                prefetch_at(prefetch, i);
+                add_chunk(sums, d + i, x + i, g + i, s, to, i);
+            }
+            if (i < end)
+                add_last_values(sums, d + i, x + i, g + i, s, to, i, end - i);
+            lanes = sums;
+        }
+
+        struct group_gradient
+        {
+            /*!
+                WHAT THIS OBJECT REPRESENTS
+                    One group of a backward pass.
+            !*/
+            HWY_INLINE group_gradient(const rms_norm_backward<float>& p, size_t group) :
+                d(p.d + group * static_cast<size_t>(p.groups.size)),
+                x(p.x + group * static_cast<size_t>(p.groups.size)),
+                dx(p.dx + group * static_cast<size_t>(p.groups.size)),
+                scale(p.scale[group]),
+                size(static_cast<size_t>(p.groups.size)),
+                dscale(p.dscale + group)
+            {
+            }
+
+            HWY_INLINE void finish(double products)
+            {
+                mean = mean_of_group(products, scale, size);
+                *dscale = dscale_of_group(products, scale);
+            }
+
+            const float* d;
+            const float* x;
+            float* dx;
+            float scale;
+            size_t size;
+            float* dscale;
+            float mean = 0;
+        };
+
+        // Writes dx of one group, sums the other, or both at the same time.
+        template <bool writes, bool sums, bool add, class gains, class destination>
+        HWY_INLINE void
+        gradient_step(group_gradient& now, group_gradient& next, const gains& g, destination to)
+        {
+            input_gradient<add, single, gains> f{
+                now.d, now.x, now.dx, {now.scale}, {now.mean}, g, next.d + piece, next.x + piece};
+            const float* values = nullptr;
+            if constexpr (gains::exists)
+                values = g.values;
+
+            double total = 0;
+            for (size_t b = 0; b < next.size; b += rms_norm_segment)
+            {
+                sum_lanes lanes;
+                const size_t segment_end = std::min(next.size, b + rms_norm_segment);
+                for (size_t i = b; i < segment_end; i += piece)
+                {
+                    const size_t end = std::min(segment_end, i + piece);
+                    if constexpr (sums)
+                        add_values(lanes, next.d, next.x, values, next.scale, to, now.dx, i, end);
+                    if constexpr (writes)
+                        write_values<false>(f, now.dx, i, end);
+                }
+                total += lanes.total();
+            }
+            if constexpr (sums)
+                next.finish(total);
+        }
+
+        // As gradient_step, for gains that are shared by runs of values.
+        template <bool writes, bool sums, bool add>
+        HWY_INLINE void gradient_step_of_runs(group_gradient& now,
+            group_gradient& next,
+            const rms_norm_gains& gains,
+            double* gain_sums)
+        {
+            input_gradient<add, single, runs> f{now.d, now.x, now.dx, {now.scale}, {now.mean},
+                {gains.values, gains.run, 0, now.size}, next.d + piece, next.x + piece};
+
+            double total = 0;
+            size_t written = 0;
+            for (size_t c = 0; c < next.size / gains.run; ++c)
+            {
+                const size_t run_end = (c + 1) * gains.run;
+                double run_total = 0;
+                for (size_t b = c * gains.run; b < run_end; b += rms_norm_segment)
+                {
+                    sum_lanes lanes;
+                    const size_t segment_end = std::min(run_end, b + rms_norm_segment);
+                    for (size_t i = b; i < segment_end; i += piece)
+                    {
+                        const size_t end = std::min(segment_end, i + piece);
+                        if constexpr (sums)
+                        {
+                            add_values(lanes, next.d, next.x, next.x, 0, nothing(), now.dx, i, end);
+                        }
+                        if constexpr (writes)
+                        {
+                            const size_t chunks_end = written + (end - written) / chunk * chunk;
+                            write_values<false>(f, now.dx, written, chunks_end);
+                            written = chunks_end;
+                        }
+                    }
+                    run_total += lanes.total();
+                }
+                if constexpr (sums)
+                {
+                    total += run_total * static_cast<double>(gains.values[c]);
+                    gain_sums[c] += run_total * static_cast<double>(next.scale);
+                }
+            }
+            if constexpr (writes)
+                write_few(f, written, now.size);
+            if constexpr (sums)
+                next.finish(total);
+        }
+
+        // The first group is summed, the last one written, and between them one of each.
+        template <class F>
+        HWY_INLINE void
+        for_each_step(const rms_norm_backward<float>& p, size_t first, size_t last, const F& step)
+        {
+            group_gradient now(p, first);
+            step(std::false_type(), std::true_type(), now, now);
+            for (size_t g = first + 1; g < last; ++g)
+            {
+                group_gradient next(p, g);
+                step(std::true_type(), std::true_type(), now, next);
+                now = next;
+            }
+            step(std::true_type(), std::false_type(), now, now);
+        }
+
+        void gradient(const rms_norm_backward<float>& p,
+            const rms_norm_gains& gains,
+            size_t first,
+            size_t last,
+            double* sums)
+        {
+            with_bool(p.add,
+                [&](auto add) HWY_ATTR
+                {
+                    if (gains.run > 1)
+                    {
+                        for_each_step(p, first, last,
+                            [&](auto write, auto sum, group_gradient& now, group_gradient& next)
+                                HWY_ATTR
+                            { gradient_step_of_runs<write, sum, add>(now, next, gains, sums); });
+                    }
+                    else if (gains.values != nullptr)
+                    {
+                        for_each_step(p, first, last,
+                            [&](auto write, auto sum, group_gradient& now, group_gradient& next)
+                                HWY_ATTR {
+                                    gradient_step<write, sum, add>(
+                                        now, next, array{gains.values}, gain_sums{sums});
+                                });
+                    }
+                    else
+                    {
+                        for_each_step(p, first, last,
+                            [&](auto write, auto sum, group_gradient& now, group_gradient& next)
+                                HWY_ATTR
+                            { gradient_step<write, sum, add>(now, next, nothing(), nothing()); });
+                    }
+                });
+        }
+
+        void gradient_of_one(const rms_norm_backward<float>& p, const rms_norm_gains& gains)
+        {
+            if (gains.values == nullptr)
+            {
+                gradient(p, gains, 0, 1, nullptr);
+                return;
+            }
+            with_bool(p.add,
+                [&](auto add) HWY_ATTR
+                {
+                    for_each_step(p, 0, 1,
+                        [&](auto write, auto sum, group_gradient& now, group_gradient& next)
+                            HWY_ATTR {
+                                gradient_step<write, sum, add>(
+                                    now, next, array{gains.values}, gain_gradients{p.dgamma});
+                            });
+                });
+        }
+
+        double sum_products(const float* d,
+            const float* x,
+            const float* gains,
+            float scale,
+            size_t size,
+            double* sums)
+        {
+            sum_lanes lanes;
+            const float* const ahead = x + prefetch_distance;
+            if (gains != nullptr)
+                add_values(lanes, d, x, gains, scale, gain_sums{sums}, ahead, 0, size);
+            else
+                add_values(lanes, d, x, x, scale, nothing(), ahead, 0, size);
+            return lanes.total();
+        }
+
+        void write_gradient(const rms_norm_backward<float>& p,
+            const rms_norm_gains& gains,
+            size_t group,
+            float mean,
+            size_t begin,
+            size_t end)
+        {
+            const group_gradient a(p, group);
+            with_bool(p.add,
+                [&](auto add) HWY_ATTR
+                {
+                    with_gains(gains,
+                        [&](const auto& make_gains) HWY_ATTR
+                        {
+                            input_gradient<add, single, decltype(make_gains(begin, end))> f{a.d,
+                                a.x, a.dx, {a.scale}, {mean}, make_gains(begin, end),
+                                a.d + prefetch_distance, a.x + prefetch_distance};
+                            write_values<false>(f, a.dx, begin, end);
+                        });
+                });
+        }
+
+        void add(double* sums, const double* others, size_t size)
+        {
+            size_t i = 0;
+            for (; i + num_doubles <= size; i += num_doubles)
+            {
+                hn::StoreU(
+                    hn::Add(hn::LoadU(doubles(), sums + i), hn::LoadU(doubles(), others + i)),
+                    doubles(), sums + i);
+            }
+            for (; i < size; ++i)
+                sums[i] += others[i];
+        }
+
+        // ------------------------------------------------------------------------------------
+
+    }
+
+    const rms_norm_row_loops& table_of_rows()
+    {
+        static const rms_norm_row_loops table = {hwy::TargetName(HWY_TARGET), normalize,
+            sum_squares, write, gradient, gradient_of_one, sum_products, write_gradient, add};
+        return table;
+    }
+
+}
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace dlib::contrib::cpu
+{
+    HWY_EXPORT(table_of_rows);
+
+    const rms_norm_row_loops& row_loops() { return HWY_DYNAMIC_DISPATCH(table_of_rows)(); }
+}
+
+#endif // HWY_ONCE
