@@ -304,13 +304,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 hn::StoreU(v, d, y + i);
         }
 
-        HWY_INLINE void prefetch(size_t i) const { prefetch_at(next_x, i); }
-
         const float* x;
         float* y;
         scales s;
         gains g;
-        const float* next_x; // what is read after this
     };
 
     // dx
@@ -337,20 +334,12 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             hn::StoreU(v, dd, dx + i);
         }
 
-        HWY_INLINE void prefetch(size_t i) const
-        {
-            prefetch_at(next_d, i);
-            prefetch_at(next_x, i);
-        }
-
         const float* d;
         const float* x;
         float* dx;
         scales s;
         scales m;
         gains g;
-        const float* next_d; // what is read after this
-        const float* next_x;
     };
 
     // ----------------------------------------------------------------------------------------
@@ -387,8 +376,13 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         return past == 0 ? begin : std::min(end, begin + line - past);
     }
 
-    template <bool stream, class formula>
-    HWY_INLINE void write_values(formula& f, const float* y, size_t begin, size_t end)
+    template <bool stream, class formula, class F>
+    HWY_INLINE void
+    write_values(formula& f, const float* y, size_t begin, size_t end, const F& ahead)
+    /*!
+        ensures
+            - writes the values [begin, end). Before each chunk at i, ahead(i) may ask for memory.
+    !*/
     {
         size_t i = begin;
         if constexpr (stream)
@@ -398,7 +392,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         }
         for (; i + chunk <= end; i += chunk)
         {
-            f.prefetch(i);
+            ahead(i);
             write_chunk<stream>(f, i);
         }
         write_few(f, i, end);

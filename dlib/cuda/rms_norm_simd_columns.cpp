@@ -156,11 +156,12 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             const auto write = [&](size_t row) HWY_ATTR
             {
                 const size_t at = now.first + row * stride;
-                output<array, gains> f{
-                    p.x + at, p.y + at, {p.scale + now.group}, {}, soon + (row + 1) * stride};
+                const float* const ahead = soon + (row + 1) * stride;
+                output<array, gains> f{p.x + at, p.y + at, {p.scale + now.group}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[row];
-                write_values<stream>(f, p.y + at, 0, now.width);
+                write_values<stream>(
+                    f, p.y + at, 0, now.width, [&](size_t i) HWY_ATTR { prefetch_at(ahead, i); });
             };
             const auto several = [&](size_t row) HWY_ATTR
             {
@@ -381,12 +382,13 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             for (size_t i = 0; i < size; ++i)
             {
                 const size_t at = tile.first + i * stride;
-                const float* const soon = p.dx + at + stride;
+                const float* const ahead = p.dx + at + stride;
                 input_gradient<add, array, gains> f{
-                    p.d + at, p.x + at, p.dx + at, {p.scale + tile.group}, {means}, {}, soon, soon};
+                    p.d + at, p.x + at, p.dx + at, {p.scale + tile.group}, {means}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[i];
-                write_values<false>(f, p.dx + at, 0, tile.width);
+                write_values<false>(
+                    f, p.dx + at, 0, tile.width, [&](size_t w) HWY_ATTR { prefetch_at(ahead, w); });
             }
         }
 

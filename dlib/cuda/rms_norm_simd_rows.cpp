@@ -125,8 +125,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     const float* const x = p.x + (g + j) * size;
                     float* const y = p.y + (g + j) * size;
                     output<single, decltype(gains(0, size))> f{
-                        x, y, {p.scale[g + j]}, gains(0, size), x + groups * size};
-                    write_values<stream>(f, y, 0, size);
+                        x, y, {p.scale[g + j]}, gains(0, size)};
+                    const float* const next = x + groups * size;
+                    write_values<stream>(
+                        f, y, 0, size, [&](size_t i) HWY_ATTR { prefetch_at(next, i); });
                 }
             }
         }
@@ -148,8 +150,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 for (size_t b = 0; b < size; b += rms_norm_segment)
                 {
                     const size_t end = std::min(size, b + rms_norm_segment);
-                    output<single, decltype(gains(b, size))> f{
-                        x, y, {p.scale[g]}, gains(b, size), nullptr};
+                    output<single, decltype(gains(b, size))> f{x, y, {p.scale[g]}, gains(b, size)};
                     const squares next(x + size + b, g + 1 < last ? end - b : 0);
                     sum += write_and_sum<stream>(f, y, b, end, next);
                 }
@@ -193,9 +194,11 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     with_gains(gains,
                         [&](const auto& make_gains) HWY_ATTR
                         {
-                            output<single, decltype(make_gains(begin, end))> f{x, y,
-                                {p.scale[group]}, make_gains(begin, end), x + prefetch_distance};
-                            write_values<streams>(f, y, begin, end);
+                            output<single, decltype(make_gains(begin, end))> f{
+                                x, y, {p.scale[group]}, make_gains(begin, end)};
+                            write_values<streams>(f, y, begin, end,
+                                [&](size_t at) HWY_ATTR
+                                { prefetch_at(x, at + prefetch_distance); });
                         });
                 });
             if (stream)
@@ -206,8 +209,9 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         //                                     backward
         // ------------------------------------------------------------------------------------
 
-        // A backward pass has so many streams that it takes them in turns, a page of memory each.
-        constexpr size_t piece = 1024;
+        // A backward pass takes its streams in turns, so many values at a time. While it sums a
+        // piece it asks for memory, of the next one mostly, for the writing too.
+        constexpr size_t piece = 512;
 
         // Where d*x*s goes, the share of a group in the gradients of the gains.
 
@@ -300,7 +304,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             const float* g,
             float scale,
             const destination& to,
-            const float* prefetch,
+            const float* soon,
             size_t begin,
             size_t end)
         {
@@ -309,7 +313,9 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t i = begin;
             for (; i + chunk <= end; i += chunk)
             {
-                prefetch_at(prefetch, i);
+                prefetch_at(d, i + prefetch_distance);
+                prefetch_at(x, i + prefetch_distance);
+                prefetch_at(soon, i + prefetch_distance);
                 add_chunk(sums, d + i, x + i, g + i, s, to, i);
             }
             if (i < end)
@@ -353,8 +359,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         HWY_INLINE void
         gradient_step(group_gradient& now, group_gradient& next, const gains& g, destination to)
         {
-            input_gradient<add, single, gains> f{
-                now.d, now.x, now.dx, {now.scale}, {now.mean}, g, next.d + piece, next.x + piece};
+            input_gradient<add, single, gains> f{now.d, now.x, now.dx, {now.scale}, {now.mean}, g};
             const float* values = nullptr;
             if constexpr (gains::exists)
                 values = g.values;
@@ -370,7 +375,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     if constexpr (sums)
                         add_values(lanes, next.d, next.x, values, next.scale, to, now.dx, i, end);
                     if constexpr (writes)
-                        write_values<false>(f, now.dx, i, end);
+                        write_values<false>(f, now.dx, i, end, [](size_t) {});
                 }
                 total += lanes.total();
             }
@@ -386,7 +391,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             double* gain_sums)
         {
             input_gradient<add, single, runs> f{now.d, now.x, now.dx, {now.scale}, {now.mean},
-                {gains.values, gains.run, 0, now.size}, next.d + piece, next.x + piece};
+                {gains.values, gains.run, 0, now.size}};
 
             double total = 0;
             size_t written = 0;
@@ -408,7 +413,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                         if constexpr (writes)
                         {
                             const size_t chunks_end = written + (end - written) / chunk * chunk;
-                            write_values<false>(f, now.dx, written, chunks_end);
+                            write_values<false>(f, now.dx, written, chunks_end, [](size_t) {});
                             written = chunks_end;
                         }
                     }
@@ -504,11 +509,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             double* sums)
         {
             sum_lanes lanes;
-            const float* const ahead = x + prefetch_distance;
             if (gains != nullptr)
-                add_values(lanes, d, x, gains, scale, gain_sums{sums}, ahead, 0, size);
+                add_values(lanes, d, x, gains, scale, gain_sums{sums}, x, 0, size);
             else
-                add_values(lanes, d, x, x, scale, nothing(), ahead, 0, size);
+                add_values(lanes, d, x, x, scale, nothing(), x, 0, size);
             return lanes.total();
         }
 
@@ -526,10 +530,14 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     with_gains(gains,
                         [&](const auto& make_gains) HWY_ATTR
                         {
-                            input_gradient<add, single, decltype(make_gains(begin, end))> f{a.d,
-                                a.x, a.dx, {a.scale}, {mean}, make_gains(begin, end),
-                                a.d + prefetch_distance, a.x + prefetch_distance};
-                            write_values<false>(f, a.dx, begin, end);
+                            input_gradient<add, single, decltype(make_gains(begin, end))> f{
+                                a.d, a.x, a.dx, {a.scale}, {mean}, make_gains(begin, end)};
+                            write_values<false>(f, a.dx, begin, end,
+                                [&](size_t at) HWY_ATTR
+                                {
+                                    prefetch_at(a.d, at + prefetch_distance);
+                                    prefetch_at(a.x, at + prefetch_distance);
+                                });
                         });
                 });
         }
