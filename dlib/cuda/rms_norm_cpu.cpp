@@ -113,7 +113,7 @@ namespace dlib::contrib::cpu
             for (size_t g = 0; g < static_cast<size_t>(pass.groups.outer); ++g)
             {
                 const float* const x = pass.x + g * size;
-                for_each_task(plan.threaded, plan.num_tasks(),
+                for_each_task(plan.threaded, plan.tasks,
                     [&](size_t t)
                     {
                         for (size_t s = plan.first(t); s < plan.last(t); ++s)
@@ -127,7 +127,7 @@ namespace dlib::contrib::cpu
                 for (size_t s = 0; s < plan.items; ++s)
                     sum += sums.get()[s];
                 pass.scale[g] = scale_of_group(sum, size, pass.eps);
-                for_each_task(plan.threaded, plan.num_tasks(),
+                for_each_task(plan.threaded, plan.tasks,
                     [&](size_t t)
                     {
                         row_loops().write(pass, gains, g, segment_begin(plan.first(t)),
@@ -147,15 +147,15 @@ namespace dlib::contrib::cpu
 
         if (plan.way == rms_norm_cpu_plan::rows)
         {
-            for_each_task(plan.threaded, plan.num_tasks(),
+            for_each_task(plan.threaded, plan.tasks,
                 [&](size_t t)
                 { row_loops().normalize(pass, gains, plan.first(t), plan.last(t), plan.streams); });
         }
         else if (plan.way == rms_norm_cpu_plan::tiles)
         {
             const size_t pitch = tile_workspace(plan.tile_width);
-            scratch<double> workspace(plan.num_tasks() * pitch);
-            for_each_task(plan.threaded, plan.num_tasks(),
+            scratch<double> workspace(plan.tasks * pitch);
+            for_each_task(plan.threaded, plan.tasks,
                 [&](size_t t)
                 {
                     column_loops().normalize(pass, gains.values, plan, plan.first(t), plan.last(t),
@@ -176,7 +176,7 @@ namespace dlib::contrib::cpu
         {
             rms_norm_cpu_plan plan;
             plan.items = size / gains.run * divide_up(gains.run, rms_norm_segment);
-            plan.items_per_task = std::max<size_t>(1, rms_norm_segment / gains.run);
+            share_out(plan, divide_up(size, rms_norm_segment));
             return plan;
         }
 
@@ -200,7 +200,7 @@ namespace dlib::contrib::cpu
             const size_t segments = plan.items / runs; // of a run
             const float* const d = pass.d + group * size;
             const float* const x = pass.x + group * size;
-            for_each_task(true, plan.num_tasks(),
+            for_each_task(true, plan.tasks,
                 [&](size_t t)
                 {
                     for (size_t s = plan.first(t); s < plan.last(t); ++s)
@@ -239,7 +239,7 @@ namespace dlib::contrib::cpu
         !*/
         {
             const auto size = static_cast<size_t>(pass.groups.size);
-            for_each_task(true, plan.num_tasks(),
+            for_each_task(true, plan.tasks,
                 [&](size_t t)
                 {
                     for (size_t s = plan.first(t); s < plan.last(t); ++s)
@@ -274,7 +274,7 @@ namespace dlib::contrib::cpu
                     : sum_segments(pass, gains, sum_plan, g, sums.get(), gain_sums);
                 const float mean = mean_of_group(products, pass.scale[g], size);
                 pass.dscale[g] = dscale_of_group(products, pass.scale[g]);
-                for_each_task(true, plan.num_tasks(),
+                for_each_task(true, plan.tasks,
                     [&](size_t t)
                     {
                         row_loops().write_gradient(pass, gains, g, mean,
@@ -299,9 +299,8 @@ namespace dlib::contrib::cpu
         {
             rms_norm_cpu_plan plan;
             plan.items = num_gains;
-            plan.items_per_task = std::max<size_t>(
-                1, rms_norm_min_threaded_values / (parts * copies));
-            for_each_task(threaded, plan.num_tasks(),
+            share_out(plan, divide_up(parts * copies * num_gains, rms_norm_task_values));
+            for_each_task(threaded, plan.tasks,
                 [&](size_t t)
                 {
                     double* const total = sums + plan.first(t) * copies;
@@ -336,9 +335,11 @@ namespace dlib::contrib::cpu
 
         // Each task adds up its part of the gradients of the gains, then the parts are added.
         const auto size = static_cast<size_t>(pass.groups.size);
-        const size_t num_sums = gains.values == nullptr ? 0 : size / gains.run;
+        const size_t num_sums = gains.values == nullptr ? 0
+            : gains.run == 1                            ? size
+                                                        : size / gains.run;
         const size_t pitch = whole_lanes(num_sums);
-        const size_t parts = plan.way == rms_norm_cpu_plan::segments ? 1 : plan.num_tasks();
+        const size_t parts = plan.way == rms_norm_cpu_plan::segments ? 1 : plan.tasks;
         scratch<double> sums(parts * pitch);
         const auto cleared_sums = [&](size_t part) -> double*
         {
@@ -350,7 +351,7 @@ namespace dlib::contrib::cpu
 
         if (plan.way == rms_norm_cpu_plan::rows)
         {
-            for_each_task(plan.threaded, plan.num_tasks(),
+            for_each_task(plan.threaded, plan.tasks,
                 [&](size_t t) {
                     row_loops().gradient(pass, gains, plan.first(t), plan.last(t), cleared_sums(t));
                 });
@@ -358,8 +359,8 @@ namespace dlib::contrib::cpu
         else if (plan.way == rms_norm_cpu_plan::tiles)
         {
             const size_t workspace_pitch = tile_workspace(plan.tile_width);
-            scratch<double> workspace(plan.num_tasks() * workspace_pitch);
-            for_each_task(plan.threaded, plan.num_tasks(),
+            scratch<double> workspace(plan.tasks * workspace_pitch);
+            for_each_task(plan.threaded, plan.tasks,
                 [&](size_t t)
                 {
                     column_loops().gradient(pass, gains.values, plan, plan.first(t), plan.last(t),

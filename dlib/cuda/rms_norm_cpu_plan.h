@@ -18,8 +18,11 @@ namespace dlib::contrib::cpu
     constexpr std::size_t rms_norm_segment = 65536;
     constexpr std::size_t rms_norm_lanes = 16;
 
-    // Passes over fewer values are done by the calling thread: waking another costs more.
-    constexpr std::size_t rms_norm_min_threaded_values = 65536;
+    // A task does so many values at least, where there are so many.
+    constexpr std::size_t rms_norm_task_values = 65536;
+
+    // Passes over fewer values are over before another thread has woken up.
+    constexpr std::size_t rms_norm_min_threaded_values = 6 * rms_norm_task_values;
 
     // From this size of the output on, what a reader would find in the cache is worth less
     // than what stores past the cache save.
@@ -85,12 +88,12 @@ namespace dlib::contrib::cpu
         way_type way = rows;
         std::size_t items = 0;
         std::size_t items_per_task = 1;
+        std::size_t tasks = 0;
         std::size_t tile_width = 0;
         bool threaded = false;
         bool streams = false;       // the output goes past the caches
         bool spreads_gains = false; // each value of a group gets its own copy of its gain
 
-        std::size_t num_tasks() const { return divide_up(items, items_per_task); }
         std::size_t first(std::size_t task) const { return task * items_per_task; }
         std::size_t last(std::size_t task) const
         {
@@ -151,6 +154,13 @@ namespace dlib::contrib::cpu
         return plan;
     }
 
+    inline void share_out(rms_norm_cpu_plan& plan, std::size_t most_tasks)
+    {
+        // Most small passes are one task, and for them a division counts.
+        plan.items_per_task = most_tasks == 1 ? plan.items : divide_up(plan.items, most_tasks);
+        plan.tasks = most_tasks == 1 ? 1 : divide_up(plan.items, plan.items_per_task);
+    }
+
     inline std::size_t most_tasks(const rms_norm_cpu_plan& plan, const rms_norm_groups& groups)
     /*!
         ensures
@@ -159,9 +169,9 @@ namespace dlib::contrib::cpu
     !*/
     {
         const auto values = static_cast<std::size_t>(groups.num_values());
-        return values /
-            std::max(rms_norm_min_threaded_values, 4 * tile_workspace(plan.tile_width)) +
-            1;
+        if (values < rms_norm_task_values)
+            return 1;
+        return values / std::max(rms_norm_task_values, 4 * tile_workspace(plan.tile_width)) + 1;
     }
 
     inline rms_norm_cpu_plan plan_rms_normalize(const rms_norm_groups& groups)
@@ -173,8 +183,7 @@ namespace dlib::contrib::cpu
     !*/
     {
         rms_norm_cpu_plan plan = plan_items(groups);
-        const std::size_t tasks = std::min(rms_norm_max_tasks, most_tasks(plan, groups));
-        plan.items_per_task = divide_up(plan.items, tasks);
+        share_out(plan, std::min(rms_norm_max_tasks, most_tasks(plan, groups)));
         return plan;
     }
 
@@ -189,15 +198,19 @@ namespace dlib::contrib::cpu
     !*/
     {
         rms_norm_cpu_plan plan = plan_items(groups);
+        std::size_t tasks = plan.items;
         if (plan.way != rms_norm_cpu_plan::segments)
         {
-            const auto values = static_cast<std::size_t>(groups.num_values());
+            tasks = std::min(rms_norm_max_gradient_tasks, most_tasks(plan, groups));
             const auto gains = static_cast<std::size_t>(
                 plan.spreads_gains ? groups.size : groups.num_gains);
-            const std::size_t tasks = std::min({rms_norm_max_gradient_tasks,
-                most_tasks(plan, groups), values / (32 * std::max<std::size_t>(1, gains)) + 1});
-            plan.items_per_task = divide_up(plan.items, tasks);
+            if (tasks > 1 && gains != 0)
+            {
+                const auto values = static_cast<std::size_t>(groups.num_values());
+                tasks = std::min(tasks, values / (32 * gains) + 1);
+            }
         }
+        share_out(plan, tasks);
         return plan;
     }
 

@@ -171,7 +171,7 @@ namespace dlib::contrib
                 g.num_gains = gamma.size();
             else
                 return false;
-            if (g.outer != 0)
+            if (g.outer != 0 && g.size != g.num_gains)
                 g.gain_run = g.size / g.num_gains;
         }
 

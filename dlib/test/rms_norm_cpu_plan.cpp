@@ -53,10 +53,10 @@ namespace
         DLIB_TEST(plan.items > 0);
         DLIB_TEST(plan.items_per_task > 0);
         if (plan.way != rms_norm_cpu_plan::segments)
-            DLIB_TEST(plan.num_tasks() <= most_tasks);
+            DLIB_TEST(plan.tasks <= most_tasks);
         // The last task has something to do, and nothing is left after it.
-        DLIB_TEST((plan.num_tasks() - 1) * plan.items_per_task < plan.items);
-        DLIB_TEST(plan.num_tasks() * plan.items_per_task >= plan.items);
+        DLIB_TEST((plan.tasks - 1) * plan.items_per_task < plan.items);
+        DLIB_TEST(plan.tasks * plan.items_per_task >= plan.items);
     }
 
     void check_that_items_cover_all(const rms_norm_cpu_plan& plan, const rms_norm_groups& groups)
@@ -103,9 +103,9 @@ namespace
         for (const rms_norm_groups& groups : many_groups())
         {
             const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(groups);
-            if (plan.way == rms_norm_cpu_plan::segments || plan.num_tasks() == 1)
+            if (plan.way == rms_norm_cpu_plan::segments || plan.tasks == 1)
                 continue;
-            const auto partial = plan.num_tasks() * static_cast<std::size_t>(groups.num_gains);
+            const auto partial = plan.tasks * static_cast<std::size_t>(groups.num_gains);
             DLIB_TEST(partial * sizeof(double) <=
                 static_cast<std::size_t>(groups.num_values()) * sizeof(float) / 2);
         }
