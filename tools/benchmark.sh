@@ -21,15 +21,15 @@
 #   num_samples,k,nr,nc         shape of the tensor
 #   pass                        forward; backward; both; forward_read: forward, then a sum over
 #                               the output
-#   subject                     contrib (this library), textbook (float loops as one writes them
-#                               first), layer_norm (dlib's), dlib_rms_norm (dlib's, if it has it)
+#   subject                     contrib (this library), plain (the formula as plain loops),
+#                               layer_norm (dlib's), dlib_rms_norm (dlib's, if it has it)
 #   bound                       what it is compared with: memcpy of the tensor,
-#                               stream: src_grad += gradient_input*src, or sums of these
+#                               stream: src_grad += gradient_input*src, or sums of these; for a
+#                               few rows the plain loops
 #   pairs                       how often function and bound were timed one after the other
 #   ratio_q1,ratio,ratio_q3     quartiles and median of (time of function)/(time of bound)
 #   target_ratio                what the median should not exceed; empty if there is no target
 #   us                          median time of one call in microseconds
-#   target_us                   what that should not exceed; empty if there is no target
 #   bound_us                    median time of the bound
 #   gb_per_s,bound_gb_per_s     1e9 bytes per second of the traffic that can't be avoided: 8 bytes
 #                               per value forward, 16 backward, 24 both, 12 forward_read

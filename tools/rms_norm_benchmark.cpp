@@ -14,6 +14,9 @@
         forward_read    memcpy, then a sum over dest, which shows whether the next layer
                         finds the output in cache. The function is followed by the same sum.
 
+    A few rows are in the cache, where a call costs more than moving bytes: their bound are the
+    plain loops of rms_norm_plain.h.
+
     Google Benchmark lists, filters and reports the cases. It has no notion of a pair, so
     each of its benchmarks has one iteration, which makes all the pairs of a case.
 */
@@ -42,12 +45,15 @@
 
 #include <dlib/rms_norm_config.h>
 #include <dlib/cuda/rms_norm_cpu.h>
+#include <dlib/cuda/rms_norm_plain.h>
 #include <dlib/cuda/rms_norm_tools.h>
 
 namespace
 {
     using dlib::contrib::rms_norm_axes;
+    using dlib::contrib::rms_norm_backward;
     using dlib::contrib::rms_norm_dims;
+    using dlib::contrib::rms_norm_forward;
     using dlib::contrib::rms_norm_groups;
 
     const double eps = 1e-5;
@@ -73,8 +79,10 @@ namespace
         }
     }
 
-    const char* bound_of(pass p)
+    const char* bound_of(pass p, bool is_small)
     {
+        if (is_small)
+            return "plain loops";
         switch (p)
         {
         case pass::forward: return "memcpy";
@@ -110,16 +118,16 @@ namespace
     struct target
     {
         // 0 means that there is none
-        double forward_ratio = 0;
-        double backward_ratio = 0;
-        double forward_microseconds = 0;
+        double forward = 0;
+        double backward = 0;
     };
 
     struct problem
     {
         rms_norm_axes axes;
         rms_norm_dims dims;
-        target aim;
+        target aim;            // as multiples of the bound
+        bool is_small = false; // its bound are the plain loops
     };
 
     struct data
@@ -173,6 +181,9 @@ namespace
         fill(d.src, -2, 2);
         fill(d.gradient_input, -1, 1);
         fill(d.gamma, 0.5f, 1.5f);
+        const rms_norm_dims scale_dims = dlib::contrib::rms_norm_scale_dims(what.axes, what.dims);
+        set_dims(d.scale, scale_dims);
+        set_dims(d.dscale, scale_dims);
         d.src_grad = 0;
         d.beta = 0;
     }
@@ -290,80 +301,48 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
-    // What one writes first: the formula, in float, one group after the other.
+    // What one writes first: the formula, one group after the other.
 
-    template <typename F>
-    void for_each_value(const rms_norm_groups& groups, long long group, F f)
+    rms_norm_forward<float> forward_pass(data& d)
     {
-        long long i = groups.first(group);
-        if (groups.gain_run == 1)
-        {
-            for (long long j = 0; j < groups.size; ++j)
-                f(i + j * groups.stride, j);
-            return;
-        }
-        for (long long gain = 0; gain < groups.num_gains; ++gain)
-        {
-            for (long long j = 0; j < groups.gain_run; ++j)
-                f(i++, gain);
-        }
+        rms_norm_forward<float> pass;
+        pass.groups = d.groups;
+        pass.eps = eps;
+        pass.x = d.src.host();
+        pass.gamma = d.gamma.host();
+        pass.y = d.dest.host();
+        pass.scale = d.scale.host();
+        return pass;
     }
 
-    void textbook_forward(data& d)
+    rms_norm_backward<float> backward_pass(data& d)
     {
-        const rms_norm_groups groups = d.groups;
-        const float* src = d.src.host();
-        const float* gamma = d.gamma.host();
-        float* dest = d.dest.host();
-        float* scale = d.scale.host();
-        for (long long g = 0; g < groups.num_groups(); ++g)
-        {
-            float sum = 0;
-            for_each_value(groups, g, [&](long long i, long long) { sum += src[i] * src[i]; });
-            const float s = 1 /
-                std::sqrt(sum / static_cast<float>(groups.size) + static_cast<float>(eps));
-            scale[g] = s;
-            for_each_value(groups, g,
-                [=](long long i, long long gain) { dest[i] = src[i] * s * gamma[gain]; });
-        }
+        rms_norm_backward<float> pass;
+        pass.groups = d.groups;
+        pass.d = d.gradient_input.host();
+        pass.x = d.src.host();
+        pass.gamma = d.gamma.host();
+        pass.scale = d.scale.host();
+        pass.dx = d.src_grad.host();
+        pass.add = true;
+        pass.dgamma = d.gamma_grad.host();
+        pass.dscale = d.dscale.host();
+        return pass;
     }
 
-    void textbook_backward(data& d)
-    {
-        const rms_norm_groups groups = d.groups;
-        const float* src = d.src.host();
-        const float* gradient = d.gradient_input.host();
-        const float* gamma = d.gamma.host();
-        const float* scale = d.scale.host();
-        float* src_grad = d.src_grad.host();
-        float* gamma_grad = d.gamma_grad.host();
-        std::fill(gamma_grad, gamma_grad + groups.num_gains, 0.0f);
-        for (long long g = 0; g < groups.num_groups(); ++g)
-        {
-            const float s = scale[g];
-            float sum = 0;
-            for_each_value(groups, g,
-                [&](long long i, long long gain)
-                {
-                    gamma_grad[gain] += gradient[i] * src[i] * s;
-                    sum += gamma[gain] * gradient[i] * src[i];
-                });
-            const float m = s * s * s * sum / static_cast<float>(groups.size);
-            for_each_value(groups, g,
-                [=](long long i, long long gain)
-                { src_grad[i] += s * gamma[gain] * gradient[i] - src[i] * m; });
-        }
-    }
+    void plain_forward(data& d) { dlib::contrib::plain::rms_normalize(forward_pass(d)); }
 
-    subject textbook()
+    void plain_backward(data& d) { dlib::contrib::plain::rms_normalize_gradient(backward_pass(d)); }
+
+    subject plain()
     {
         subject s;
-        s.name = "textbook";
+        s.name = "plain";
         s.uses_threads = false;
-        s.can_do = [](const problem&) { return true; };
-        s.prepare = [](data& d) { d.scale.set_size(static_cast<long>(d.groups.num_groups())); };
-        s.forward = textbook_forward;
-        s.backward = textbook_backward;
+        s.can_do = [](const problem& what) { return !what.is_small; };
+        s.prepare = [](data&) {};
+        s.forward = plain_forward;
+        s.backward = plain_backward;
         s.kept_bytes = [](const data& d) { return bytes(d.scale); };
         return s;
     }
@@ -452,8 +431,10 @@ namespace
 
     using action = std::function<void(data&)>;
 
-    action bound_action(pass p)
+    action bound_action(pass p, bool is_small)
     {
+        if (is_small)
+            return p == pass::forward ? plain_forward : plain_backward;
         switch (p)
         {
         case pass::forward: return copy_bound;
@@ -557,30 +538,27 @@ namespace
 
     const char* const csv_head =
         "threads,axes,num_samples,k,nr,nc,pass,subject,bound,pairs,ratio_q1,ratio,ratio_q3,"
-        "target_ratio,us,target_us,bound_us,gb_per_s,bound_gb_per_s,kept_bytes\n";
+        "target_ratio,us,bound_us,gb_per_s,bound_gb_per_s,kept_bytes\n";
 
     void write_csv_line(std::ostream& out, const data& d, pass p, const subject& s, const result& r)
     {
         const rms_norm_dims& dims = d.what.dims;
         const target& aim = d.what.aim;
-        const double aim_ratio = p == pass::forward ? aim.forward_ratio
-            : p == pass::backward                   ? aim.backward_ratio
+        const double aim_ratio = p == pass::forward ? aim.forward
+            : p == pass::backward                   ? aim.backward
                                                     : 0;
-        const double aim_microseconds = p == pass::forward ? aim.forward_microseconds : 0;
         const double moved = 4e-9 * floats_moved_per_value(p) * static_cast<double>(d.size());
         const double time = quantile(r.time, 0.5);
         const double bound = quantile(r.bound, 0.5);
         out << num_threads() << ',' << name_of(d.what.axes) << ',' << dims.num_samples << ','
             << dims.k << ',' << dims.nr << ',' << dims.nc << ',' << name_of(p) << ',' << s.name
-            << ',' << bound_of(p) << ',' << r.ratio.size() << ',' << quantile(r.ratio, 0.25) << ','
-            << quantile(r.ratio, 0.5) << ',' << quantile(r.ratio, 0.75) << ',';
+            << ',' << bound_of(p, d.what.is_small) << ',' << r.ratio.size() << ','
+            << quantile(r.ratio, 0.25) << ',' << quantile(r.ratio, 0.5) << ','
+            << quantile(r.ratio, 0.75) << ',';
         if (aim_ratio != 0)
             out << aim_ratio;
-        out << ',' << time * 1e6 << ',';
-        if (aim_microseconds != 0)
-            out << aim_microseconds;
-        out << ',' << bound * 1e6 << ',' << moved / time << ',' << moved / bound << ','
-            << s.kept_bytes(d) << std::endl;
+        out << ',' << time * 1e6 << ',' << bound * 1e6 << ',' << moved / time << ','
+            << moved / bound << ',' << s.kept_bytes(d) << std::endl;
     }
 
     // ----------------------------------------------------------------------------------------
@@ -602,16 +580,21 @@ namespace
         std::vector<problem> all;
         const auto row = rms_norm_axes::row;
         for (long long nc = 1024; nc <= 32768; nc *= 2)
-            all.push_back({row, {1, 1, 2048, nc}, {1.15, 1.35, 0}});
-        all.push_back({row, {1, 1, 1, 64}, {}});
-        all.push_back({row, {1, 1, 1, 4096}, {0, 0, 1.5}});
-        all.push_back({row, {1, 1, 8, 768}, {}});
+            all.push_back({row, {1, 1, 2048, nc}, {1.15, 1.35}});
+        // From the size on at which threads may be used.
+        for (long long rows : {72, 144, 288, 576})
+            all.push_back({row, {1, 1, rows, 1024}, {}});
+        for (long long nc = 64; nc <= 4096; nc *= 4)
+            all.push_back({row, {1, 1, 1, nc}, {1, 1}, true});
+        all.push_back({row, {1, 1, 2, 1024}, {1, 1}, true});
+        all.push_back({row, {1, 1, 4, 128}, {1, 1}, true});
+        all.push_back({row, {1, 1, 8, 768}, {1, 1}, true});
         // A convolutional net halves the height and width where it doubles the channels.
         for (long long k = 64, side = 56; k <= 512; k *= 2, side /= 2)
-            all.push_back({rms_norm_axes::sample, {32, k, side, side}, {1.3, 1.3, 0}});
+            all.push_back({rms_norm_axes::sample, {32, k, side, side}, {1.3, 1.3}});
         for (long long k = 64, side = 56; k <= 256; k *= 2, side /= 2)
-            all.push_back({rms_norm_axes::channel, {32, k, side, side}, {1.3, 1.3, 0}});
-        all.push_back({rms_norm_axes::channel, {32, 512, 14, 14}, {1.3, 1.3, 0}});
+            all.push_back({rms_norm_axes::channel, {32, k, side, side}, {1.3, 1.3}});
+        all.push_back({rms_norm_axes::channel, {32, 512, 14, 14}, {1.3, 1.3}});
         return all;
     }
 
@@ -621,7 +604,7 @@ namespace
         std::vector<problem> all;
         for (long long nc = 1024; nc <= 4096; nc *= 2)
             all.push_back({rms_norm_axes::row, {1, 1, 128, nc}, {}});
-        all.push_back({rms_norm_axes::row, {1, 1, 1, 64}, {}});
+        all.push_back({rms_norm_axes::row, {1, 1, 1, 64}, {}, true});
         all.push_back({rms_norm_axes::sample, {4, 256, 14, 14}, {}});
         all.push_back({rms_norm_axes::channel, {4, 256, 14, 14}, {}});
         return all;
@@ -629,7 +612,7 @@ namespace
 
     std::vector<subject> make_subjects()
     {
-        std::vector<subject> all = {ours(), textbook(), dlib_layer_norm()};
+        std::vector<subject> all = {ours(), plain(), dlib_layer_norm()};
 #ifdef DLIB_RMS_NORM_DLIB_HAS_ITS_OWN
         all.push_back(dlib_rms_norm());
 #endif
@@ -647,7 +630,7 @@ namespace
         make_data(d, what);
         s.prepare(d);
         s.forward(d); // what backward starts from
-        const result r = measure(d, bound_action(p), subject_action(s, p), e);
+        const result r = measure(d, bound_action(p, what.is_small), subject_action(s, p), e);
         for (auto _ : state)
             state.SetIterationTime(quantile(r.time, 0.5));
         state.counters["ratio_q1"] = quantile(r.ratio, 0.25);
@@ -675,6 +658,8 @@ namespace
                                           : rest_effort;
                 for (pass p : {pass::forward, pass::backward, pass::both, pass::forward_read})
                 {
+                    if (what.is_small && p != pass::forward && p != pass::backward)
+                        continue;
                     const std::string name = name_of(what) + '/' + name_of(p) + '/' + s.name;
                     benchmark::RegisterBenchmark(name.c_str(),
                         [=, &csv](benchmark::State& state)

@@ -8,19 +8,22 @@ set output picture
 set datafile separator ","
 
 # columns of the CSV file, see benchmark.sh
-nc = 6; ratio_q1 = 11; ratio = 12; ratio_q3 = 13; gb_per_s = 18; bound_gb_per_s = 19
+nc = 6; ratio_q1 = 11; ratio = 12; ratio_q3 = 13; gb_per_s = 17; bound_gb_per_s = 18
 
+most_rows = int(system(sprintf( \
+    "awk -F, '$2 == \"row\" && $5 > most {most = $5} END {print most}' '%s'", csv)))
 rows(threads, pass, subject) = sprintf( \
-    "< awk -F, '$1 == %d && $2 == \"row\" && $5 >= 64 && $7 == \"%s\" && $8 == \"%s\"' '%s'", \
-    threads, pass, subject, csv)
+    "< awk -F, '$1 == %d && $2 == \"row\" && $5 == %d && $7 == \"%s\" && $8 == \"%s\"' '%s'", \
+    threads, most_rows, pass, subject, csv)
+machine = system(sprintf("head -n 2 '%s' | sed 's/^# //; s/, threads.*//' | paste -sd ' '", csv))
 all_threads = system(sprintf( \
     "awk -F, '$8 == \"contrib\" && !seen[$1]++ {print $1}' '%s'", csv))
 others = system(sprintf( \
     "awk -F, '$1 == 1 && $2 == \"row\" && $8 != \"contrib\" && !seen[$8]++ {print $8}' '%s'", csv))
 
-title_of(s) = s eq "textbook" ? "textbook loops" : \
+title_of(s) = s eq "plain" ? "plain loops" : \
     s eq "layer_norm" ? "dlib layer_norm" : "dlib rms_norm"
-color_of(s) = s eq "textbook" ? "#009e73" : s eq "layer_norm" ? "#d55e00" : "#cc79a7"
+color_of(s) = s eq "plain" ? "#009e73" : s eq "layer_norm" ? "#d55e00" : "#cc79a7"
 dash_of(t) = int(t) == 1 ? 1 : 2
 threads_of(t) = int(t) == 1 ? "1 thread" : t." threads"
 
@@ -35,7 +38,7 @@ set tics nomirror
 set xrange [950:36000]
 set key below center maxrows 4 samplen 3 font ",10"
 
-set multiplot layout 1,2
+set multiplot layout 1,2 title machine font ",10"
 
 do for [pass in "forward backward"] {
     bound = pass eq "forward" ? "memcpy" : "a[i] += b[i]*c[i]"

@@ -1,7 +1,8 @@
 # License: Boost Software License   See LICENSE.txt for the full license.
 #
 # Turns the CSV file of the benchmark into a table that can be read at a glance: one line per
-# shape, the passes beside each other, and a list of the targets that were missed.
+# shape, the passes beside each other, what a second thread brings, and a list of the targets that
+# were missed.
 
 BEGIN {
     FS = ","
@@ -39,14 +40,18 @@ $1 == "threads" {
     ratio[key] = $column["ratio"]
     spread[key] = sprintf("%.2f [%.2f %.2f]", $column["ratio"], $column["ratio_q1"], $column["ratio_q3"])
     us[key] = $column["us"]
-    # In cache, what a call costs is no matter of moving bytes, so a time says more.
-    in_cache[what] = axes == "row" && $column["nr"] < 64
+    values[what] = $column["num_samples"]*$column["k"]*$column["nr"]*$column["nc"]
+    # A few rows are in the cache, and what a call costs is no matter of moving bytes.
+    in_cache[what] = $column["bound"] == "plain loops"
+    if (in_cache[what])
+    {
+        add(subject_list, "plain")
+        us[threads, "plain", what, pass] = $column["bound_us"]
+    }
     kept[subject, what] = $column["kept_bytes"]
 
     if (subject == "contrib" && $column["target_ratio"] != "")
         judge($column["ratio"] + 0, $column["target_ratio"], $column["bound"])
-    if (subject == "contrib" && $column["target_us"] != "")
-        judge($column["us"] + 0, $column["target_us"], "us")
 }
 
 function add(list, item,    i)
@@ -61,9 +66,8 @@ function judge(value, target, unit)
 {
     targets++
     if (value > target)
-        misses[++num_misses] = sprintf("    %-22s%-10s%d thread%s  %.2f %s, target %s",
-            what, pass, threads, threads == 1 ? " " : "s", value, unit == "us" ? unit : "x " unit,
-            target)
+        misses[++num_misses] = sprintf("    %-22s%-10s%d thread%s  %.2f x %s, target %s",
+            what, pass, threads, threads == 1 ? " " : "s", value, unit, target)
 }
 
 END {
@@ -88,6 +92,9 @@ END {
         }
     }
 
+    if (thread_list[0] > 1)
+        print_second_thread()
+
     print "\nThe others on 1 thread, median multiple of the bound: forward, backward"
     printf "%-22s", ""
     for (s = 1; s <= subject_list[0]; s++)
@@ -100,7 +107,7 @@ END {
             print_line("%.2f  %.2f", ratio)
     }
 
-    print "\nIn cache on 1 thread, microseconds: forward, backward"
+    print "\nA few rows on 1 thread, microseconds: forward, backward"
     for (i = 1; i <= shape_list[0]; i++)
     {
         what = shape_list[i]
@@ -120,6 +127,28 @@ END {
         print "Missed:"
     for (i = 1; i <= num_misses; i++)
         print misses[i]
+}
+
+function print_second_thread(    i, p, faster)
+{
+    threads = thread_list[2]
+    printf "\nTime on %d threads as a multiple of that on 1\n%-22s%-10s%-10s\n", threads, "",
+        "forward", "backward"
+    for (i = 1; i <= shape_list[0]; i++)
+    {
+        what = shape_list[i]
+        if (values[what] <= 65536)
+            continue
+        printf "%-22s", what
+        for (p = 1; p <= 2; p++)
+        {
+            pass = passes[p]
+            faster = us[threads, "contrib", what, pass]/us[1, "contrib", what, pass]
+            printf "%-10.2f", faster
+            judge(faster, values[what] >= 262144 ? 0.65 : 1, "1 thread")
+        }
+        print ""
+    }
 }
 
 function print_line(format, value,    s, key)
