@@ -25,8 +25,7 @@ namespace dlib::contrib::cpu
             - calls f(t) for t in [0, count). If threaded, then several at the same time and in
               any order, each in the caller's floating-point environment.
             - It may be called from any number of threads at once and from tasks of the pool. In a
-              child that was forked after the first call the pool has no threads, and the caller
-              does all the work.
+              forked child the pool may have no threads, so there the caller does all the work.
     !*/
     {
         if (!threaded || count <= 1)
