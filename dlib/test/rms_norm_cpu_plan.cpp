@@ -3,7 +3,7 @@
 // How the CPU shares its work out, tested as what it is: functions of the sizes. And that a
 // group which is cut into segments because it is alone gives the bits of one that is not.
 
-#include <algorithm>
+#include <set>
 #include <vector>
 #include <dlib/cuda/rms_norm_cpu_plan.h>
 #include "rms_norm_order.h"
@@ -112,8 +112,7 @@ namespace
             for (const rms_norm_cpu_plan& plan : {forward, backward})
             {
                 DLIB_TEST(
-                    (plan.tasks - 1) * tile_workspace(plan.tile_width) * sizeof(double) <=
-                    half);
+                    (plan.tasks - 1) * tile_workspace(plan.tile_width) * sizeof(double) <= half);
             }
             if (backward.way != rms_norm_cpu_plan::segments)
             {
@@ -148,6 +147,27 @@ namespace
                     plan.items_per_task * 8 <= plan.items + 7);
             }
         }
+    }
+
+    void problems_that_show_the_order_have_threads()
+    /*!
+        ensures
+            - checks that they are shared out to threads in every way, in both directions
+    !*/
+    {
+        std::set<rms_norm_cpu_plan::way_type> forward, backward;
+        for (const rms_norm_problem& p : problems_that_show_the_order())
+        {
+            rms_norm_groups groups;
+            DLIB_TEST(make_rms_norm_groups(p.axes, p.dims, gamma_shape(p), groups));
+            const rms_norm_cpu_plan f = plan_rms_normalize(groups);
+            const rms_norm_cpu_plan b = plan_rms_normalize_gradient(groups);
+            if (f.threaded && f.tasks > 1)
+                forward.insert(f.way);
+            if (b.threaded && b.tasks > 1)
+                backward.insert(b.way);
+        }
+        DLIB_TEST(forward.size() == 3 && backward.size() == 3);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -185,6 +205,7 @@ namespace
             RUN_CASE(every_item_is_in_one_task());
             RUN_CASE(scratch_is_small_beside_the_tensors());
             RUN_CASE(large_passes_are_shared_out_evenly());
+            RUN_CASE(problems_that_show_the_order_have_threads());
             RUN_CASE(cut_groups_give_the_bits_of_whole_ones());
         }
     } a_rms_norm_cpu_plan_tester;

@@ -198,9 +198,9 @@ namespace test
         std::vector<rms_norm_problem> all;
         const rms_norm_gain gains[] = {
             rms_norm_gain::per_channel, rms_norm_gain::per_element, rms_norm_gain::none};
-        const rms_norm_dims shapes[] = {{1, 1, 300, 1000}, {9, 32, 14, 28}, {2, 128, 28, 28},
-            {1, 1, 1, 300001}, {1, 300001, 1, 1}, {70000, 3, 1, 1}, {1, 1, 7, 40000},
-            {2, 4, 50000, 1}, {5, 3, 2, 1}};
+        const rms_norm_dims shapes[] = {{1, 1, 300, 1400}, {9, 32, 40, 40}, {2, 128, 41, 41},
+            {70, 700, 3, 3}, {1, 1, 1, 400001}, {1, 400001, 1, 1}, {140000, 3, 1, 1},
+            {1, 1, 7, 60000}, {1, 3, 70001, 2}, {5, 3, 2, 1}};
         for (const rms_norm_dims& dims : shapes)
         {
             for (rms_norm_axes axes :
