@@ -22,6 +22,25 @@ namespace dlib::contrib
 
     // ----------------------------------------------------------------------------------------
 
+    struct rms_norm_on_host
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                Host memory, and the functions that do a pass there.
+        !*/
+        void (*forward)(const rms_norm_forward<float>&);
+        void (*backward)(const rms_norm_backward<float>&);
+
+        const float* address(const tensor& t) const { return t.host(); }
+        const float* read(const tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
+        float* read_and_write(tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
+        float* write(tensor& t) const { return t.size() == 0 ? nullptr : t.host_write_only(); }
+        void run(const rms_norm_forward<float>& pass) const { forward(pass); }
+        void run(const rms_norm_backward<float>& pass) const { backward(pass); }
+    };
+
+    // ----------------------------------------------------------------------------------------
+
     template <typename device>
     void normalize_tensors(device&& on,
         rms_norm_axes axes,

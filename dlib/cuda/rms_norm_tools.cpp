@@ -18,18 +18,7 @@ namespace dlib::contrib
 
     namespace
     {
-        struct on_cpu
-        {
-            const float* address(const tensor& t) const { return t.host(); }
-            const float* read(const tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
-            float* read_and_write(tensor& t) const { return t.size() == 0 ? nullptr : t.host(); }
-            float* write(tensor& t) const { return t.size() == 0 ? nullptr : t.host_write_only(); }
-            void run(const rms_norm_forward<float>& pass) const { cpu::rms_normalize(pass); }
-            void run(const rms_norm_backward<float>& pass) const
-            {
-                cpu::rms_normalize_gradient(pass);
-            }
-        };
+        const rms_norm_on_host on_cpu = {cpu::rms_normalize, cpu::rms_normalize_gradient};
     }
 
     // ----------------------------------------------------------------------------------------
@@ -42,7 +31,7 @@ namespace dlib::contrib
         const tensor& src,
         const tensor& gamma)
     {
-        normalize_tensors(on_cpu(), axes, gain_offset, eps, dest, scale, src, gamma);
+        normalize_tensors(on_cpu, axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
     void cpu::rms_normalize_gradient(rms_norm_axes axes,
@@ -55,8 +44,8 @@ namespace dlib::contrib
         tensor& gamma_grad,
         resizable_tensor& dscale)
     {
-        normalize_gradient_of_tensors(on_cpu(), axes, gain_offset, gradient_input, scale, src,
-            gamma, src_grad, gamma_grad, dscale);
+        normalize_gradient_of_tensors(on_cpu, axes, gain_offset, gradient_input, scale, src, gamma,
+            src_grad, gamma_grad, dscale);
     }
 
     // ----------------------------------------------------------------------------------------

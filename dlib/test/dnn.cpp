@@ -4,12 +4,11 @@
 // printing, and a net that dlib 20 saved. Network types are costly to compile: there are two.
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <dlib/dnn.h>
 #include <dlib/rms_norm.h>
 #include <dlib/xml_parser.h>
+#include "data_file.h"
 #include "rms_norm_runs.h"
 
 namespace
@@ -44,13 +43,7 @@ namespace
         "exported to dlib");
 #endif
 
-    struct kind_of_gain
-    {
-        rms_norm_gain gain;
-        double offset;
-    };
-
-    const kind_of_gain all_gains[] = {{rms_norm_gain::per_channel, 0},
+    const std::vector<kind_of_gain> all_gains = {{rms_norm_gain::per_channel, 0},
         {rms_norm_gain::per_element, 0}, {rms_norm_gain::none, 0}, {rms_norm_gain::per_channel, 1},
         {rms_norm_gain::per_element, 1}, {rms_norm_gain::per_channel, -0.3}};
 
@@ -203,8 +196,7 @@ namespace
         for (const std::string& word : {gamma, wanted_gamma})
             DLIB_TEST_MSG(
                 message.find(word) != std::string::npos, word << " is missing in: " << message);
-        DLIB_TEST(shape_of(output) == shape_of(old_output) &&
-            same_bits(values_of(output), values_of(old_output)));
+        DLIB_TEST(have_same_bits(output, old_output));
         DLIB_TEST(same_bits(run_layer(layer, p), before));
 
         // other sizes that do not concern gamma are fine
@@ -271,28 +263,12 @@ namespace
     // ----------------------------------------------------------------------------------------
 
     template <typename net_type>
-    std::string saved(const net_type& net)
-    {
-        std::ostringstream sout;
-        serialize(net, sout);
-        return sout.str();
-    }
-
-    template <typename net_type>
     net_type loaded(const std::string& bytes)
     {
         std::istringstream sin(bytes);
         net_type net;
         deserialize(net, sin);
         return net;
-    }
-
-    std::string read_file(const std::string& name)
-    {
-        const std::string path = std::string(DLIB_TEST_DATA_DIR) + "/" + name;
-        std::ifstream fin(path, std::ios::binary);
-        DLIB_TEST_MSG(fin, "unable to open " << path);
-        return std::string(std::istreambuf_iterator<char>(fin), std::istreambuf_iterator<char>());
     }
 
     resizable_tensor read_tensor(std::istream& in, const std::string& expected_name)
@@ -369,11 +345,6 @@ namespace
         return labels;
     }
 
-    bool have_same_bits(const tensor& a, const tensor& b)
-    {
-        return shape_of(a) == shape_of(b) && same_bits(values_of(a), values_of(b));
-    }
-
     // ----------------------------------------------------------------------------------------
 
     double largest(const tensor& t) { return max(abs(mat(t))); }
@@ -398,10 +369,10 @@ namespace
               at most n*u of the sum of absolute values, in any order.
     !*/
     {
-        std::istringstream sin(read_file("dlib20_rms_norm_net.txt"));
+        std::istringstream sin(read_data_file("dlib20_rms_norm_net.txt"));
         const resizable_tensor x = read_tensor(sin, "input");
         const resizable_tensor expected = read_tensor(sin, "output");
-        auto net = loaded<image_net>(read_file("dlib20_rms_norm_net.dat"));
+        auto net = loaded<image_net>(read_data_file("dlib20_rms_norm_net.dat"));
         const resizable_tensor found = last_output(net, x);
         DLIB_TEST(shape_of(found) == shape_of(expected));
 
@@ -434,7 +405,7 @@ namespace
 
     void net_of_dlib_20_is_saved_byte_for_byte()
     {
-        const std::string bytes = read_file("dlib20_rms_norm_net.dat");
+        const std::string bytes = read_data_file("dlib20_rms_norm_net.dat");
         const auto net = loaded<image_net>(bytes);
         DLIB_TEST(saved(net) == bytes);
         const auto copy = net;
@@ -443,7 +414,7 @@ namespace
 
     void cut_net_files()
     {
-        const std::string bytes = read_file("dlib20_rms_norm_net.dat");
+        const std::string bytes = read_data_file("dlib20_rms_norm_net.dat");
         for (std::size_t size = 0; size < bytes.size(); ++size)
         {
             bool refused = false;
@@ -710,54 +681,37 @@ namespace
     private:
         static void layers()
         {
-            run_case("functions_of_dlib_20", functions_of_dlib_20);
+            RUN_CASE(functions_of_dlib_20());
+            const auto sample = rms_norm_axes::sample;
+            const auto row = rms_norm_axes::row;
+            const auto channel = rms_norm_axes::channel;
 
-            run_case("rms_norm_: test_layer", layer_passes_test_layer<contrib::rms_norm_>);
-            run_case("rms_norm_row_: test_layer", layer_passes_test_layer<contrib::rms_norm_row_>);
-            run_case("rms_norm_channel_: test_layer",
-                layer_passes_test_layer<contrib::rms_norm_channel_>);
+            RUN_CASE(layer_passes_test_layer<contrib::rms_norm_>());
+            RUN_CASE(layer_passes_test_layer<contrib::rms_norm_row_>());
+            RUN_CASE(layer_passes_test_layer<contrib::rms_norm_channel_>());
 
-            run_case("rms_norm_: agrees with definition",
-                []() { layer_agrees_with_definition<contrib::rms_norm_>(rms_norm_axes::sample); });
-            run_case("rms_norm_row_: agrees with definition",
-                []() { layer_agrees_with_definition<contrib::rms_norm_row_>(rms_norm_axes::row); });
-            run_case("rms_norm_channel_: agrees with definition",
-                []() {
-                    layer_agrees_with_definition<contrib::rms_norm_channel_>(
-                        rms_norm_axes::channel);
-                });
+            RUN_CASE(layer_agrees_with_definition<contrib::rms_norm_>(sample));
+            RUN_CASE(layer_agrees_with_definition<contrib::rms_norm_row_>(row));
+            RUN_CASE(layer_agrees_with_definition<contrib::rms_norm_channel_>(channel));
 
-            run_case("rms_norm_: options", layer_options<contrib::rms_norm_>);
-            run_case("rms_norm_row_: options", layer_options<contrib::rms_norm_row_>);
-            run_case("rms_norm_channel_: options", layer_options<contrib::rms_norm_channel_>);
+            RUN_CASE(layer_options<contrib::rms_norm_>());
+            RUN_CASE(layer_options<contrib::rms_norm_row_>());
+            RUN_CASE(layer_options<contrib::rms_norm_channel_>());
 
-            run_case("rms_norm_: other shapes",
-                []()
-                {
-                    layer_refuses_other_shapes<contrib::rms_norm_>(rms_norm_axes::sample,
-                        {2, 3, 4, 5}, {2, 4, 4, 5}, "(1,3,1,1)", "(1,4,1,1)");
-                });
-            run_case("rms_norm_row_: other shapes",
-                []()
-                {
-                    layer_refuses_other_shapes<contrib::rms_norm_row_>(
-                        rms_norm_axes::row, {2, 3, 4, 5}, {2, 3, 5, 4}, "(1,1,1,5)", "(1,1,1,4)");
-                });
-            run_case("rms_norm_channel_: other shapes",
-                []()
-                {
-                    layer_refuses_other_shapes<contrib::rms_norm_channel_>(rms_norm_axes::channel,
-                        {2, 3, 4, 5}, {2, 1, 4, 5}, "(1,3,1,1)", "(1,1,1,1)");
-                });
+            RUN_CASE(layer_refuses_other_shapes<contrib::rms_norm_>(
+                sample, {2, 3, 4, 5}, {2, 4, 4, 5}, "(1,3,1,1)", "(1,4,1,1)"));
+            RUN_CASE(layer_refuses_other_shapes<contrib::rms_norm_row_>(
+                row, {2, 3, 4, 5}, {2, 3, 5, 4}, "(1,1,1,5)", "(1,1,1,4)"));
+            RUN_CASE(layer_refuses_other_shapes<contrib::rms_norm_channel_>(
+                channel, {2, 3, 4, 5}, {2, 1, 4, 5}, "(1,3,1,1)", "(1,1,1,1)"));
         }
 
         static void nets()
         {
-            run_case("net_of_dlib_20_gives_its_outputs", net_of_dlib_20_gives_its_outputs);
-            run_case(
-                "net_of_dlib_20_is_saved_byte_for_byte", net_of_dlib_20_is_saved_byte_for_byte);
-            run_case("cut_net_files", cut_net_files);
-            run_case("layers_below_learn", layers_below_learn);
+            RUN_CASE(net_of_dlib_20_gives_its_outputs());
+            RUN_CASE(net_of_dlib_20_is_saved_byte_for_byte());
+            RUN_CASE(cut_net_files());
+            RUN_CASE(layers_below_learn());
 
             random_source rnd(5);
             const resizable_tensor images = random_images(rnd, 8, 3, 4, 5);
@@ -767,22 +721,15 @@ namespace
             mixed_net second;
             tell_input_layer(first);
             tell_input_layer(second);
-            run_case("image_net: trains_on_after_loading",
-                [&]() { trains_on_after_loading(first, images, labels); });
-            run_case("image_net: copies_moves_and_cleans",
-                [&]() { copies_moves_and_cleans(first, images); });
-            run_case("mixed_net: trains_on_after_loading",
-                [&]() { trains_on_after_loading(second, x, labels); });
-            run_case("mixed_net: copies_moves_and_cleans",
-                [&]() { copies_moves_and_cleans(second, x); });
-            run_case("training_and_inference_agree",
-                [&]() { training_and_inference_agree(second, x, labels); });
-            run_case("every_gamma_of_a_net_learns",
-                [&]() { every_gamma_of_a_net_learns(second, x, labels); });
-            run_case("prints_itself", [&]() { prints_itself(second); });
-            run_case("biases_below_stay", [&]() { biases_below_stay(second); });
-            run_case("a_wrong_input_does_not_harm_a_net",
-                [&]() { a_wrong_input_does_not_harm_a_net(second, x); });
+            RUN_CASE(trains_on_after_loading(first, images, labels));
+            RUN_CASE(copies_moves_and_cleans(first, images));
+            RUN_CASE(trains_on_after_loading(second, x, labels));
+            RUN_CASE(copies_moves_and_cleans(second, x));
+            RUN_CASE(training_and_inference_agree(second, x, labels));
+            RUN_CASE(every_gamma_of_a_net_learns(second, x, labels));
+            RUN_CASE(prints_itself(second));
+            RUN_CASE(biases_below_stay(second));
+            RUN_CASE(a_wrong_input_does_not_harm_a_net(second, x));
         }
     } a_dnn_tester;
 

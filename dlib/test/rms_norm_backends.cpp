@@ -4,6 +4,10 @@
 
 #include "rms_norm_backend.h"
 
+#include <dlib/cuda/rms_norm_plain.h>
+#include <dlib/cuda/rms_norm_tensors.h>
+#include "test_cases.h"
+
 #ifdef DLIB_RMS_NORM_CUDA_ON_CPU
 #include "cuda_on_cpu/cuda_on_cpu_backend.h"
 #endif
@@ -20,56 +24,58 @@ namespace test
 
     namespace
     {
-        rms_norm_backend cpu_backend()
+        using namespace dlib;
+
+        rms_norm_backend fast_backend(const char* name,
+            rms_normalize_function* forward,
+            rms_normalize_gradient_function* gradient)
         {
-            using namespace dlib;
             rms_norm_backend b;
-            b.name = "cpu";
-            b.forward = [](contrib::rms_norm_axes axes, double gain_offset, double eps,
-                            resizable_tensor& dest, resizable_tensor& scale, const tensor& src,
-                            const tensor& gamma)
-            { contrib::cpu::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma); };
-            b.gradient = [](contrib::rms_norm_axes axes, double gain_offset,
-                             const tensor& gradient_input, const tensor& scale, const tensor& src,
-                             const tensor& gamma, tensor& src_grad, tensor& gamma_grad,
-                             resizable_tensor& dscale)
-            {
-                contrib::cpu::rms_normalize_gradient(axes, gain_offset, gradient_input, scale, src,
-                    gamma, src_grad, gamma_grad, dscale);
-            };
+            b.name = name;
+            b.forward = forward;
+            b.gradient = gradient;
+            b.is_fast = true;
             return b;
+        }
+
+        const contrib::rms_norm_on_host with_plain_loops = {
+            contrib::plain::rms_normalize, contrib::plain::rms_normalize_gradient};
+
+        void plain_forward(contrib::rms_norm_axes axes,
+            double gain_offset,
+            double eps,
+            resizable_tensor& dest,
+            resizable_tensor& scale,
+            const tensor& src,
+            const tensor& gamma)
+        {
+            normalize_tensors(with_plain_loops, axes, gain_offset, eps, dest, scale, src, gamma);
+        }
+
+        void plain_gradient(contrib::rms_norm_axes axes,
+            double gain_offset,
+            const tensor& gradient_input,
+            const tensor& scale,
+            const tensor& src,
+            const tensor& gamma,
+            tensor& src_grad,
+            tensor& gamma_grad,
+            resizable_tensor& dscale)
+        {
+            normalize_gradient_of_tensors(with_plain_loops, axes, gain_offset, gradient_input,
+                scale, src, gamma, src_grad, gamma_grad, dscale);
         }
 
 #ifdef DLIB_USE_CUDA
-        rms_norm_backend cuda_backend()
-        {
-            using namespace dlib;
-            rms_norm_backend b;
-            b.name = "cuda";
-            b.forward = [](contrib::rms_norm_axes axes, double gain_offset, double eps,
-                            resizable_tensor& dest, resizable_tensor& scale, const tensor& src,
-                            const tensor& gamma)
-            { contrib::cuda::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma); };
-            b.gradient = [](contrib::rms_norm_axes axes, double gain_offset,
-                             const tensor& gradient_input, const tensor& scale, const tensor& src,
-                             const tensor& gamma, tensor& src_grad, tensor& gamma_grad,
-                             resizable_tensor& dscale)
-            {
-                contrib::cuda::rms_normalize_gradient(axes, gain_offset, gradient_input, scale, src,
-                    gamma, src_grad, gamma_grad, dscale);
-            };
-            return b;
-        }
-
         bool has_cuda_device()
         {
             std::string reason = "there is no device";
             try
             {
-                if (dlib::cuda::get_num_devices() > 0)
+                if (cuda::get_num_devices() > 0)
                     return true;
             }
-            catch (dlib::cuda_error& e)
+            catch (cuda_error& e)
             {
                 reason = e.what();
             }
@@ -80,14 +86,21 @@ namespace test
 
         std::vector<rms_norm_backend> make_backends()
         {
-            std::vector<rms_norm_backend> all = {cpu_backend()};
+            std::vector<rms_norm_backend> all = {fast_backend("cpu", contrib::cpu::rms_normalize,
+                                                     contrib::cpu::rms_normalize_gradient),
+                fast_backend("plain", plain_forward, plain_gradient)};
+            all[0].uses_thread_pool = true;
+            all[0].uses_simd = true;
 #ifdef DLIB_RMS_NORM_CUDA_ON_CPU
             all.push_back(cuda_on_cpu_backend());
-            all.back().name = "cuda_on_cpu";
 #endif
 #ifdef DLIB_USE_CUDA
             if (has_cuda_device())
-                all.push_back(cuda_backend());
+            {
+                all.push_back(fast_backend(
+                    "cuda", contrib::cuda::rms_normalize, contrib::cuda::rms_normalize_gradient));
+                all.back().works_after_fork = false;
+            }
 #endif
             return all;
         }
@@ -99,6 +112,12 @@ namespace test
     {
         static std::vector<rms_norm_backend> all = make_backends();
         return all;
+    }
+
+    void run_cases(const rms_norm_backend& b, std::initializer_list<backend_case> cases)
+    {
+        for (const backend_case& c : cases)
+            run_case(b.name + ": " + c.first, [&]() { c.second(b); });
     }
 
     // ----------------------------------------------------------------------------------------

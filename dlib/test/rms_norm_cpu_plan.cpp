@@ -1,14 +1,12 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
 // How the CPU shares its work out, tested as what it is: functions of the sizes. And that a
-// group which is cut into blocks because it is alone gives the bits of one that is not.
+// group which is cut into segments because it is alone gives the bits of one that is not.
 
-#include <algorithm>
+#include <set>
 #include <vector>
 #include <dlib/cuda/rms_norm_cpu_plan.h>
-#include <dlib/cuda/rms_norm_tools.h>
-#include <dlib/rand.h>
-#include "test_cases.h"
+#include "rms_norm_order.h"
 
 namespace
 {
@@ -18,10 +16,10 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
-    rms_norm_groups groups_of(long long blocks, long long size, long long stride, long long run)
+    rms_norm_groups groups_of(long long outer, long long size, long long stride, long long run)
     {
         rms_norm_groups g;
-        g.outer = blocks;
+        g.outer = outer;
         g.size = size;
         g.stride = stride;
         g.gain_run = run;
@@ -33,16 +31,16 @@ namespace
     {
         std::vector<rms_norm_groups> all;
         const auto few = static_cast<long long>(rms_norm_few_groups);
-        const auto block = static_cast<long long>(rms_norm_segment);
-        for (long long blocks : {1LL, 2LL, few - 1, few, few + 1, 1000LL, 65537LL})
+        const auto segment = static_cast<long long>(rms_norm_segment);
+        for (long long outer : {1LL, 2LL, few - 1, few, few + 1, 1000LL, 65537LL})
         {
-            for (long long size : {1LL, 3LL, 64LL, 4096LL, block - 1, block, block + 1,
-                     2 * block - 1, 2 * block, 2 * block + 1, 100000000LL})
+            for (long long size : {1LL, 3LL, 64LL, 4096LL, segment - 1, segment, segment + 1,
+                     2 * segment - 1, 2 * segment, 2 * segment + 1, 100000000LL})
             {
                 for (long long stride : {1LL, 2LL, 49LL, 511LL, 512LL, 4096LL, 4097LL, 50176LL})
-                    all.push_back(groups_of(blocks, size, stride, 1));
+                    all.push_back(groups_of(outer, size, stride, 1));
                 if (size % 64 == 0)
-                    all.push_back(groups_of(blocks, size, 1, 64));
+                    all.push_back(groups_of(outer, size, 1, 64));
             }
         }
         return all;
@@ -63,25 +61,25 @@ namespace
     {
         const auto size = static_cast<std::size_t>(groups.size);
         const auto stride = static_cast<std::size_t>(groups.stride);
-        const auto blocks = static_cast<std::size_t>(groups.outer);
+        const auto outer = static_cast<std::size_t>(groups.outer);
         if (plan.way == rms_norm_cpu_plan::tiles)
         {
             DLIB_TEST(stride > 1);
-            DLIB_TEST(plan.tile_width > 0 && plan.tile_width % 16 == 0);
-            DLIB_TEST(plan.items % blocks == 0);
-            const std::size_t tiles = plan.items / blocks;
+            DLIB_TEST(plan.tile_width > 0 && plan.tile_width % rms_norm_lanes == 0);
+            DLIB_TEST(plan.items % outer == 0);
+            const std::size_t tiles = plan.items / outer;
             DLIB_TEST((tiles - 1) * plan.tile_width < stride);
             DLIB_TEST(tiles * plan.tile_width >= stride);
         }
         else if (plan.way == rms_norm_cpu_plan::segments)
         {
-            DLIB_TEST(stride == 1 && blocks < rms_norm_few_groups);
+            DLIB_TEST(stride == 1 && outer < rms_norm_few_groups);
             DLIB_TEST((plan.items - 1) * rms_norm_segment < size);
             DLIB_TEST(plan.items * rms_norm_segment >= size);
         }
         else
         {
-            DLIB_TEST(stride == 1 && plan.items == blocks);
+            DLIB_TEST(stride == 1 && plan.items == outer);
         }
     }
 
@@ -98,104 +96,98 @@ namespace
         }
     }
 
-    void sums_of_gains_are_small_beside_the_tensors()
+    void scratch_is_small_beside_the_tensors()
+    /*!
+        ensures
+            - checks that what tasks have beyond that of the first is at most half of a tensor, the
+              sums of the gains as well as the lanes of tiles
+    !*/
     {
         for (const rms_norm_groups& groups : many_groups())
         {
-            const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(groups);
-            if (plan.way == rms_norm_cpu_plan::segments || plan.tasks == 1)
-                continue;
-            const auto partial = plan.tasks * static_cast<std::size_t>(groups.num_gains);
-            DLIB_TEST(partial * sizeof(double) <=
-                static_cast<std::size_t>(groups.num_values()) * sizeof(float) / 2);
+            const std::size_t half = static_cast<std::size_t>(groups.num_values()) * sizeof(float) /
+                2;
+            const rms_norm_cpu_plan forward = plan_rms_normalize(groups);
+            const rms_norm_cpu_plan backward = plan_rms_normalize_gradient(groups);
+            for (const rms_norm_cpu_plan& plan : {forward, backward})
+            {
+                DLIB_TEST(
+                    (plan.tasks - 1) * tile_workspace(plan.tile_width) * sizeof(double) <= half);
+            }
+            if (backward.way != rms_norm_cpu_plan::segments)
+            {
+                DLIB_TEST((backward.tasks - 1) * static_cast<std::size_t>(groups.num_gains) *
+                        sizeof(double) <=
+                    half);
+            }
         }
     }
 
-    void few_long_groups_are_cut()
+    void large_passes_are_shared_out_evenly()
+    /*!
+        ensures
+            - checks that a pass over many values has threads and none of its tasks more than
+              an eighth of the items, if each has several and the sums of the gains are not too
+              large for that; and that a small pass wakes no thread
+    !*/
     {
-        const auto few = static_cast<long long>(rms_norm_few_groups);
-        const auto block = static_cast<long long>(rms_norm_segment);
-        const auto way = [](long long count, long long size)
-        { return plan_rms_normalize(groups_of(count, size, 1, 1)).way; };
-        DLIB_TEST(way(few - 1, 2 * block) == rms_norm_cpu_plan::segments);
-        DLIB_TEST(way(few, 2 * block) == rms_norm_cpu_plan::rows);
-        DLIB_TEST(way(few - 1, 2 * block - 1) == rms_norm_cpu_plan::rows);
+        for (const rms_norm_groups& groups : many_groups())
+        {
+            const auto values = static_cast<std::size_t>(groups.num_values());
+            for (const rms_norm_cpu_plan& plan :
+                {plan_rms_normalize(groups), plan_rms_normalize_gradient(groups)})
+            {
+                if (values < 16384)
+                    DLIB_TEST(!plan.threaded || plan.tasks == 1);
+                if (values < (1 << 22))
+                    continue;
+                DLIB_TEST(plan.threaded);
+                const bool has_large_sums = groups.num_gains * 1000 > groups.num_values();
+                DLIB_TEST(has_large_sums || plan.items_per_task == 1 ||
+                    plan.items_per_task * 8 <= plan.items + 7);
+            }
+        }
     }
 
-    void thresholds_are_where_they_are_said_to_be()
+    void problems_that_show_the_order_have_threads()
+    /*!
+        ensures
+            - checks that they are shared out to threads in every way, in both directions
+    !*/
     {
-        const auto plan = [](long long size, long long stride, long long run)
-        { return plan_rms_normalize(groups_of(1, size, stride, run)); };
-        DLIB_TEST(!plan(65535, 1, 1).threaded);
-        DLIB_TEST(plan(65536, 1, 1).threaded);
-        DLIB_TEST(!plan(5, 13107, 1).threaded);
-        const auto streamed = static_cast<long long>(rms_norm_min_streamed_values);
-        DLIB_TEST(!plan(streamed - 1, 1, 1).streams);
-        DLIB_TEST(plan(streamed, 1, 1).streams);
-        DLIB_TEST(!plan(15, 1, 1).spreads_gains);
-        DLIB_TEST(plan(30, 1, 15).spreads_gains);
-        DLIB_TEST(!plan(3136, 1, 3136).spreads_gains);
+        std::set<rms_norm_cpu_plan::way_type> forward, backward;
+        for (const rms_norm_problem& p : problems_that_show_the_order())
+        {
+            rms_norm_groups groups;
+            DLIB_TEST(make_rms_norm_groups(p.axes, p.dims, gamma_shape(p), groups));
+            const rms_norm_cpu_plan f = plan_rms_normalize(groups);
+            const rms_norm_cpu_plan b = plan_rms_normalize_gradient(groups);
+            if (f.threaded && f.tasks > 1)
+                forward.insert(f.way);
+            if (b.threaded && b.tasks > 1)
+                backward.insert(b.way);
+        }
+        DLIB_TEST(forward.size() == 3 && backward.size() == 3);
     }
 
     // ----------------------------------------------------------------------------------------
 
-    void fill(dlib::tensor& t, dlib::rand& rnd)
-    {
-        for (float& value : t)
-            value = static_cast<float>(rnd.get_random_gaussian());
-    }
-
-    void check_group_alone_and_among(rms_norm_axes axes, const rms_norm_dims& one)
-    /*!
-        ensures
-            - checks that the last of rms_norm_few_groups groups gives the bits that it gives
-              alone. Gamma's gradient is that of a d which is 0 in the other groups.
-    !*/
-    {
-        const auto count = static_cast<long long>(rms_norm_few_groups);
-        dlib::rand rnd(1);
-        const rms_norm_dims g = rms_norm_gamma_dims(axes, rms_norm_gain::per_channel, one);
-        dlib::resizable_tensor x(one.num_samples, one.k, one.nr, one.nc), d, dx, gamma, dg;
-        d.copy_size(x);
-        dx.copy_size(x);
-        gamma.set_size(g.num_samples, g.k, g.nr, g.nc);
-        dg.copy_size(gamma);
-        fill(x, rnd);
-        fill(d, rnd);
-        fill(gamma, rnd);
-        dx = 0;
-
-        dlib::resizable_tensor y, s, m;
-        cpu::rms_normalize(axes, 0.5, 1e-5, y, s, x, gamma);
-        cpu::rms_normalize_gradient(axes, 0.5, d, s, x, gamma, dx, dg, m);
-
-        dlib::resizable_tensor xs(count, one.k, one.nr, one.nc), ds, dxs, dgs, ys, ss, ms;
-        ds.copy_size(xs);
-        dxs.copy_size(xs);
-        dgs.copy_size(gamma);
-        fill(xs, rnd);
-        ds = 0;
-        dxs = 0;
-        const std::size_t last = xs.size() - x.size();
-        std::copy(x.begin(), x.end(), xs.host() + last);
-        std::copy(d.begin(), d.end(), ds.host() + last);
-        cpu::rms_normalize(axes, 0.5, 1e-5, ys, ss, xs, gamma);
-        cpu::rms_normalize_gradient(axes, 0.5, ds, ss, xs, gamma, dxs, dgs, ms);
-
-        DLIB_TEST(std::equal(y.begin(), y.end(), ys.host() + last));
-        DLIB_TEST(std::equal(s.begin(), s.end(), ss.host() + ss.size() - s.size()));
-        DLIB_TEST(std::equal(m.begin(), m.end(), ms.host() + ms.size() - m.size()));
-        DLIB_TEST(std::equal(dx.begin(), dx.end(), dxs.host() + last));
-        DLIB_TEST(std::equal(dg.begin(), dg.end(), dgs.begin()));
-    }
-
     void cut_groups_give_the_bits_of_whole_ones()
     {
-        check_group_alone_and_among(rms_norm_axes::row, {1, 1, 1, 131072});
-        check_group_alone_and_among(rms_norm_axes::row, {1, 1, 1, 150001});
-        check_group_alone_and_among(rms_norm_axes::sample, {1, 2, 1, 70001});
-        check_group_alone_and_among(rms_norm_axes::sample, {1, 2689, 7, 7});
-        check_group_alone_and_among(rms_norm_axes::sample, {1, 45000, 1, 3});
+        const rms_norm_backend& b = rms_norm_backends().front();
+        random_source rnd(1);
+        const std::pair<rms_norm_axes, rms_norm_dims> all[] = {
+            {rms_norm_axes::row, {1, 1, 1, 131072}}, {rms_norm_axes::row, {1, 1, 1, 150001}},
+            {rms_norm_axes::sample, {1, 2, 1, 70001}}, {rms_norm_axes::sample, {1, 2690, 7, 7}},
+            {rms_norm_axes::sample, {1, 45000, 1, 3}}};
+        for (const auto& [axes, dims] : all)
+        {
+            rms_norm_problem alone = random_problem(rnd, axes, rms_norm_gain::per_channel, dims);
+            alone.gain_offset = 0.5;
+            check_group_among_others(b, rnd, alone, rms_norm_few_groups);
+            make_sums_cancel(rnd, alone);
+            check_group_among_others(b, rnd, alone, rms_norm_few_groups, false);
+        }
     }
 
     // ----------------------------------------------------------------------------------------
@@ -210,14 +202,11 @@ namespace
 
         void perform_test() override
         {
-            run_case("every_item_is_in_one_task", every_item_is_in_one_task);
-            run_case("sums_of_gains_are_small_beside_the_tensors",
-                sums_of_gains_are_small_beside_the_tensors);
-            run_case("few_long_groups_are_cut", few_long_groups_are_cut);
-            run_case("thresholds_are_where_they_are_said_to_be",
-                thresholds_are_where_they_are_said_to_be);
-            run_case(
-                "cut_groups_give_the_bits_of_whole_ones", cut_groups_give_the_bits_of_whole_ones);
+            RUN_CASE(every_item_is_in_one_task());
+            RUN_CASE(scratch_is_small_beside_the_tensors());
+            RUN_CASE(large_passes_are_shared_out_evenly());
+            RUN_CASE(problems_that_show_the_order_have_threads());
+            RUN_CASE(cut_groups_give_the_bits_of_whole_ones());
         }
     } a_rms_norm_cpu_plan_tester;
 }

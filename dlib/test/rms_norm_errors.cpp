@@ -4,9 +4,8 @@
 // and no argument is touched. dlib ends a process that makes a second fatal_error, so every
 // case has a child process of its own.
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <dlib/rms_norm.h>
+#include "child_process.h"
 #include "rms_norm_runs.h"
 
 namespace
@@ -18,11 +17,6 @@ namespace
     using dlib::contrib::rms_norm_gain;
 
     // ----------------------------------------------------------------------------------------
-
-    bool is_same(const tensor& a, const tensor& b)
-    {
-        return shape_of(a) == shape_of(b) && same_bits(values_of(a), values_of(b));
-    }
 
     resizable_tensor counting_tensor(long long n, long long k, long long nr, long long nc)
     {
@@ -63,8 +57,8 @@ namespace
 
         bool operator==(const forward_call& c) const
         {
-            return is_same(dest, c.dest) && is_same(scale, c.scale) && is_same(src, c.src) &&
-                is_same(gamma, c.gamma);
+            return have_same_bits(dest, c.dest) && have_same_bits(scale, c.scale) &&
+                have_same_bits(src, c.src) && have_same_bits(gamma, c.gamma);
         }
     };
 
@@ -92,9 +86,10 @@ namespace
 
         bool operator==(const gradient_call& c) const
         {
-            return is_same(gradient_input, c.gradient_input) && is_same(scale, c.scale) &&
-                is_same(src, c.src) && is_same(gamma, c.gamma) && is_same(src_grad, c.src_grad) &&
-                is_same(gamma_grad, c.gamma_grad) && is_same(dscale, c.dscale);
+            return have_same_bits(gradient_input, c.gradient_input) &&
+                have_same_bits(scale, c.scale) && have_same_bits(src, c.src) &&
+                have_same_bits(gamma, c.gamma) && have_same_bits(src_grad, c.src_grad) &&
+                have_same_bits(gamma_grad, c.gamma_grad) && have_same_bits(dscale, c.dscale);
         }
     };
 
@@ -136,40 +131,6 @@ namespace
                 return "'" + word + "' is missing in the message:\n" + message;
         }
         return "";
-    }
-
-    std::string in_child_process(const std::function<std::string()>& f)
-    /*!
-        ensures
-            - returns what f returns in a child process
-    !*/
-    {
-        int ends[2];
-        DLIB_TEST(pipe(ends) == 0);
-        const pid_t child = fork();
-        DLIB_TEST(child >= 0);
-        if (child == 0)
-        {
-            // the child has none of the threads of a thread pool, so it could wait for ever
-            alarm(60);
-            const std::string result = f();
-            const bool is_written = write(ends[1], result.data(), result.size()) ==
-                static_cast<ssize_t>(result.size());
-            _exit(is_written ? 0 : 1);
-        }
-
-        close(ends[1]);
-        std::string result;
-        char buffer[1000];
-        for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;)
-            result.append(buffer, static_cast<std::size_t>(n));
-        close(ends[0]);
-
-        int status = 0;
-        DLIB_TEST(waitpid(child, &status, 0) == child);
-        DLIB_TEST_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0,
-            "the child process ended with status " << status);
-        return result;
     }
 
     template <typename call_type>
@@ -357,127 +318,64 @@ namespace
     }
 
     void gradient_buffers_that_overlap(const rms_norm_backend& b)
+    /*!
+        ensures
+            - checks each output with each argument that begins at its second or at its last value
+    !*/
     {
-        const auto overlap =
-            [&](const std::function<void(gradient_call&)>& run, const char* one, const char* other)
+        const char* const names[] = {
+            "gradient_input", "scale", "src", "gamma", "src_grad", "gamma_grad", "dscale"};
+        const std::size_t first_output = 4, dscale = 6;
+        for (std::size_t output = first_output; output <= dscale; ++output)
         {
-            refused<gradient_call>(
-                [](gradient_call& c)
+            for (std::size_t inside = 0; inside < output; ++inside)
+            {
+                for (bool at_the_end : {false, true})
                 {
-                    // room for parts that overlap
-                    c.src_grad = counting_tensor(4, 3, 4, 5);
-                    c.gamma_grad = counting_tensor(4, 3, 4, 5);
-                },
-                run, {"The memory of " + std::string(one) + " overlaps that of " + other});
-        };
-        const auto gradient = [&](gradient_call& c, const tensor& d, const tensor& scale,
-                                  const tensor& src, const tensor& gamma, tensor&& src_grad,
-                                  tensor&& gamma_grad) {
-            b.gradient(c.axes, c.gain_offset, d, scale, src, gamma, src_grad, gamma_grad, c.dscale);
-        };
-        const auto dx = [](gradient_call& c, std::size_t offset = 0)
-        { return part_of(c.src_grad, offset, 2, 3, 4, 5); };
-        const auto dg = [](gradient_call& c, std::size_t offset = 0)
-        { return part_of(c.gamma_grad, offset, 1, 3, 1, 1); };
+                    const auto run = [&](gradient_call& c)
+                    {
+                        tensor* const all[] = {&c.gradient_input, &c.scale, &c.src, &c.gamma,
+                            &c.src_grad, &c.gamma_grad, &c.dscale};
+                        const gradient_call right;
+                        const tensor* const shapes[] = {&right.gradient_input, &right.scale,
+                            &right.src, &right.gamma, &right.src_grad, &right.gamma_grad};
+                        std::vector<alias_tensor_instance> parts;
+                        for (std::size_t i = 0; i < dscale; ++i)
+                        {
+                            const tensor& s = *shapes[i];
+                            const std::size_t last = output == dscale ? c.dscale.size() - s.size()
+                                                                      : shapes[output]->size() - 1;
+                            parts.push_back(part_of(*all[i == inside ? output : i],
+                                i != inside      ? 0
+                                    : at_the_end ? last
+                                                 : 1,
+                                s.num_samples(), s.k(), s.nr(), s.nc()));
+                        }
+                        b.gradient(c.axes, c.gain_offset, parts[0], parts[1], parts[2], parts[3],
+                            parts[4], parts[5], c.dscale);
+                    };
+                    refused<gradient_call>(
+                        [](gradient_call& c)
+                        {
+                            // room for parts that overlap
+                            c.src_grad = counting_tensor(4, 3, 4, 5);
+                            c.gamma_grad = counting_tensor(4, 3, 4, 5);
+                        },
+                        run,
+                        {"The memory of " + std::string(names[output]) + " overlaps that of " +
+                            names[inside]});
+                }
+            }
+        }
 
-        overlap([&](gradient_call& c)
-            { gradient(c, dx(c, 1), c.scale, c.src, c.gamma, dx(c), dg(c)); },
-            "src_grad", "gradient_input");
-        overlap([&](gradient_call& c)
-            { gradient(c, dx(c), c.scale, c.src, c.gamma, dx(c, 119), dg(c)); },
-            "src_grad", "gradient_input");
-        overlap(
+        // src_grad that is the memory of gradient_input is right, but not if it is src, too
+        refused<gradient_call>(gradient_not_spoiled,
             [&](gradient_call& c)
             {
-                gradient(c, c.gradient_input, part_of(c.src_grad, 119, 2, 1, 1, 1), c.src, c.gamma,
-                    dx(c), dg(c));
+                b.gradient(c.axes, c.gain_offset, c.src, c.scale, c.src, c.gamma, c.src,
+                    c.gamma_grad, c.dscale);
             },
-            "src_grad", "scale");
-        overlap([&](gradient_call& c)
-            { gradient(c, c.gradient_input, c.scale, dx(c), c.gamma, dx(c), dg(c)); },
-            "src_grad", "src");
-        overlap([&](gradient_call& c)
-            { gradient(c, dx(c), c.scale, dx(c), c.gamma, dx(c), dg(c)); },
-            "src_grad", "src");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, c.src, part_of(c.src_grad, 5, 1, 3, 1, 1),
-                    dx(c), dg(c));
-            },
-            "src_grad", "gamma");
-
-        overlap(
-            [&](gradient_call& c) {
-                gradient(
-                    c, part_of(c.gamma_grad, 2, 2, 3, 4, 5), c.scale, c.src, c.gamma, dx(c), dg(c));
-            },
-            "gamma_grad", "gradient_input");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, part_of(c.gamma_grad, 2, 2, 1, 1, 1), c.src, c.gamma,
-                    dx(c), dg(c));
-            },
-            "gamma_grad", "scale");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, part_of(c.gamma_grad, 0, 2, 3, 4, 5),
-                    c.gamma, dx(c), dg(c));
-            },
-            "gamma_grad", "src");
-        overlap([&](gradient_call& c)
-            { gradient(c, c.gradient_input, c.scale, c.src, dg(c), dx(c), dg(c)); },
-            "gamma_grad", "gamma");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, c.src, c.gamma, dx(c),
-                    part_of(c.src_grad, 3, 1, 3, 1, 1));
-            },
-            "gamma_grad", "src_grad");
-
-        overlap(
-            [&](gradient_call& c) {
-                gradient(
-                    c, part_of(c.dscale, 3, 2, 3, 4, 5), c.scale, c.src, c.gamma, dx(c), dg(c));
-            },
-            "dscale", "gradient_input");
-        overlap(
-            [&](gradient_call& c) {
-                gradient(c, c.gradient_input, part_of(c.dscale, 1, 2, 1, 1, 1), c.src, c.gamma,
-                    dx(c), dg(c));
-            },
-            "dscale", "scale");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, part_of(c.dscale, 1, 2, 3, 4, 5), c.gamma,
-                    dx(c), dg(c));
-            },
-            "dscale", "src");
-        overlap(
-            [&](gradient_call& c) {
-                gradient(c, c.gradient_input, c.scale, c.src, part_of(c.dscale, 1, 1, 3, 1, 1),
-                    dx(c), dg(c));
-            },
-            "dscale", "gamma");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, c.src, c.gamma,
-                    part_of(c.dscale, 3, 2, 3, 4, 5), dg(c));
-            },
-            "dscale", "src_grad");
-        overlap(
-            [&](gradient_call& c)
-            {
-                gradient(c, c.gradient_input, c.scale, c.src, c.gamma, dx(c),
-                    part_of(c.dscale, 3, 1, 3, 1, 1));
-            },
-            "dscale", "gamma_grad");
-
+            {"The memory of src_grad overlaps that of src"});
         refused<gradient_call>(gradient_not_spoiled,
             [&](gradient_call& c)
             {
@@ -496,14 +394,7 @@ namespace
                 A layer with parameters, whose options a test tries to set wrongly.
         !*/
         contrib::rms_norm_ layer;
-        std::string saved() const
-        {
-            std::ostringstream sout;
-            serialize(layer, sout);
-            return sout.str();
-        }
-
-        bool operator==(const layer_call& c) const { return saved() == c.saved(); }
+        bool operator==(const layer_call& c) const { return saved(layer) == saved(c.layer); }
     };
 
     void layer_options_out_of_range()
@@ -551,30 +442,18 @@ namespace
         {
             for (const rms_norm_backend& b : rms_norm_backends())
             {
-                if (b.name == "cuda")
-                    skip_case("cuda: errors",
-                        "a CUDA context does not survive a fork. The checks are the same code as "
-                        "on the CPU.");
+                if (b.works_after_fork)
+                    run_cases(b,
+                        {NAMED_CASE(right_arguments_are_not_refused), NAMED_CASE(eps_out_of_range),
+                            NAMED_CASE(gain_offset_out_of_range), NAMED_CASE(gamma_of_wrong_shape),
+                            NAMED_CASE(gradient_of_wrong_shape), NAMED_CASE(scale_of_wrong_size),
+                            NAMED_CASE(forward_buffers_that_overlap),
+                            NAMED_CASE(gradient_buffers_that_overlap)});
                 else
-                    test_backend(b);
+                    skip_case(b.name + ": errors",
+                        "it does not survive a fork. The checks are the same code as on the CPU.");
             }
-            run_case("layer_options_out_of_range", layer_options_out_of_range);
-        }
-
-    private:
-        static void test_backend(const rms_norm_backend& b)
-        {
-            const std::pair<const char*, void (*)(const rms_norm_backend&)> cases[] = {
-                {"right_arguments_are_not_refused", right_arguments_are_not_refused},
-                {"eps_out_of_range", eps_out_of_range},
-                {"gain_offset_out_of_range", gain_offset_out_of_range},
-                {"gamma_of_wrong_shape", gamma_of_wrong_shape},
-                {"gradient_of_wrong_shape", gradient_of_wrong_shape},
-                {"scale_of_wrong_size", scale_of_wrong_size},
-                {"forward_buffers_that_overlap", forward_buffers_that_overlap},
-                {"gradient_buffers_that_overlap", gradient_buffers_that_overlap}};
-            for (const auto& c : cases)
-                run_case(b.name + ": " + c.first, [&]() { c.second(b); });
+            RUN_CASE(layer_options_out_of_range());
         }
     } a_rms_norm_errors_tester;
 

@@ -4,11 +4,10 @@
 // what a layer does with its own files, with broken ones and with those of others.
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <dlib/dnn/layers.h>
 #include <dlib/rms_norm.h>
 #include <nlohmann/json.hpp>
+#include "data_file.h"
 #include "rms_norm_runs.h"
 
 namespace
@@ -18,14 +17,6 @@ namespace
     using namespace dlib;
     using dlib::contrib::rms_norm_axes;
     using dlib::contrib::rms_norm_gain;
-
-    std::string read_file(const std::string& name)
-    {
-        const std::string path = std::string(DLIB_TEST_DATA_DIR) + "/" + name;
-        std::ifstream fin(path, std::ios::binary);
-        DLIB_TEST_MSG(fin, "unable to open " << path);
-        return std::string(std::istreambuf_iterator<char>(fin), std::istreambuf_iterator<char>());
-    }
 
     // ----------------------------------------------------------------------------------------
     //                                   reference numbers
@@ -40,7 +31,7 @@ namespace
         !*/
     public:
         explicit safetensors(const std::string& file_name) :
-            bytes(read_file(file_name))
+            bytes(read_data_file(file_name))
         {
             uint64 length = 0;
             DLIB_TEST(bytes.size() > sizeof(length));
@@ -99,9 +90,9 @@ namespace
             numbers[i].value = values[i];
     }
 
-    void reference_numbers(const rms_norm_backend& b, const std::string& kind)
+    void check_reference_file(const rms_norm_backend& b, const std::string& file_name)
     {
-        const safetensors file("rms_norm_" + kind + "_f32.safetensors");
+        const safetensors file(file_name);
         const std::vector<std::string> shapes = file.shapes();
         DLIB_TEST(!shapes.empty());
 
@@ -159,17 +150,15 @@ namespace
         }
     }
 
+    void reference_numbers(const rms_norm_backend& b)
+    {
+        for (const char* kind : {"llama", "gemma", "none"})
+            check_reference_file(b, "rms_norm_" + std::string(kind) + "_f32.safetensors");
+    }
+
     // ----------------------------------------------------------------------------------------
     //                                     layer files
     // ----------------------------------------------------------------------------------------
-
-    template <typename layer_type>
-    std::string saved(const layer_type& layer)
-    {
-        std::ostringstream sout;
-        serialize(layer, sout);
-        return sout.str();
-    }
 
     template <typename layer_type>
     void load(layer_type& layer, const std::string& bytes)
@@ -207,8 +196,7 @@ namespace
         DLIB_TEST(a.get_weight_decay_multiplier() == b.get_weight_decay_multiplier());
         DLIB_TEST(a.get_bias_learning_rate_multiplier() == b.get_bias_learning_rate_multiplier());
         DLIB_TEST(a.get_bias_weight_decay_multiplier() == b.get_bias_weight_decay_multiplier());
-        DLIB_TEST(shape_of(a.get_layer_params()) == shape_of(b.get_layer_params()));
-        DLIB_TEST(same_bits(values_of(a.get_layer_params()), values_of(b.get_layer_params())));
+        DLIB_TEST(have_same_bits(a.get_layer_params(), b.get_layer_params()));
         DLIB_TEST(saved(a) == saved(b));
     }
 
@@ -286,7 +274,7 @@ namespace
 
     void layer_of_dlib_20()
     {
-        const std::string bytes = read_file("dlib20_rms_norm_layer.dat");
+        const std::string bytes = read_data_file("dlib20_rms_norm_layer.dat");
         DLIB_TEST(saved(contrib::rms_norm_()) == bytes);
 
         auto layer = trained_layer<contrib::rms_norm_>(
@@ -326,7 +314,7 @@ namespace
                 resizable_tensor output, loaded_output;
                 layer.forward(sub, output);
                 loaded.forward(sub, loaded_output);
-                DLIB_TEST(same_bits(values_of(output), values_of(loaded_output)));
+                DLIB_TEST(have_same_bits(output, loaded_output));
 
                 layer_type never_set_up(1e-3, gain, gain_offset);
                 load(loaded, saved(never_set_up));
@@ -473,31 +461,19 @@ namespace
         void perform_test() override
         {
             for (const rms_norm_backend& b : rms_norm_backends())
-            {
-                for (const char* kind : {"llama", "gemma", "none"})
-                    run_case(b.name + ": reference_numbers, " + kind,
-                        [&]() { reference_numbers(b, kind); });
-            }
+                run_cases(b, {NAMED_CASE(reference_numbers)});
 
-            run_case("layer_of_dlib_20", layer_of_dlib_20);
-            run_case("layers_are_saved_and_loaded",
-                []()
-                {
-                    layers_are_saved_and_loaded<contrib::rms_norm_>(rms_norm_axes::sample);
-                    layers_are_saved_and_loaded<contrib::rms_norm_row_>(rms_norm_axes::row);
-                    layers_are_saved_and_loaded<contrib::rms_norm_channel_>(rms_norm_axes::channel);
-                });
-            run_case("cut_or_changed_files",
-                []()
-                {
-                    cut_or_changed_files<contrib::rms_norm_>(rms_norm_axes::sample);
-                    cut_or_changed_files<contrib::rms_norm_row_>(rms_norm_axes::row);
-                    cut_or_changed_files<contrib::rms_norm_channel_>(rms_norm_axes::channel);
-                });
-            run_case("foreign_files", foreign_files);
-            run_case("files_with_impossible_values", files_with_impossible_values);
-            run_case(
-                "file_that_promises_more_than_it_holds", file_that_promises_more_than_it_holds);
+            RUN_CASE(layer_of_dlib_20());
+            RUN_CASE(layers_are_saved_and_loaded<contrib::rms_norm_>(rms_norm_axes::sample));
+            RUN_CASE(layers_are_saved_and_loaded<contrib::rms_norm_row_>(rms_norm_axes::row));
+            RUN_CASE(
+                layers_are_saved_and_loaded<contrib::rms_norm_channel_>(rms_norm_axes::channel));
+            RUN_CASE(cut_or_changed_files<contrib::rms_norm_>(rms_norm_axes::sample));
+            RUN_CASE(cut_or_changed_files<contrib::rms_norm_row_>(rms_norm_axes::row));
+            RUN_CASE(cut_or_changed_files<contrib::rms_norm_channel_>(rms_norm_axes::channel));
+            RUN_CASE(foreign_files());
+            RUN_CASE(files_with_impossible_values());
+            RUN_CASE(file_that_promises_more_than_it_holds());
         }
     } a_rms_norm_files_tester;
 

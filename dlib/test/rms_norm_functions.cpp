@@ -3,16 +3,12 @@
 // The two functions of every backend against the definition: known values, the range of
 // floats, shapes, order, and the same bits every time.
 
-#include <array>
-#include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iomanip>
 #include <numeric>
 #include <utility>
-#include <unistd.h>
-#include "rms_norm_runs.h"
+#include "rms_norm_order.h"
 
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
 #include <hwy/targets.h>
@@ -35,12 +31,6 @@ namespace
     // ----------------------------------------------------------------------------------------
     //                                    problems
     // ----------------------------------------------------------------------------------------
-
-    struct kind_of_gain
-    {
-        rms_norm_gain gain;
-        double offset;
-    };
 
     const kind_of_gain all_gains[] = {{rms_norm_gain::per_channel, 0},
         {rms_norm_gain::per_element, 0}, {rms_norm_gain::none, 0}, {rms_norm_gain::per_channel, 1},
@@ -563,7 +553,7 @@ namespace
               one after another take a thousand times as long as real ones.
     !*/
     {
-        return b.name == "cuda_on_cpu" ? 150000 : 2000000;
+        return b.is_fast ? 2000000 : 150000;
     }
 
     rms_norm_dims shrunk(rms_norm_dims d, long long most)
@@ -849,7 +839,7 @@ namespace
         const std::string name = b.name + ": sizes_beyond_32_bits";
         const long long needed = 20LL << 30;
         const long long there = available_memory_in_bytes();
-        if (b.name == "cuda_on_cpu")
+        if (!b.is_fast)
             return;
         if (!std::getenv("RMS_NORM_BIG_TESTS"))
         {
@@ -882,7 +872,7 @@ namespace
         const unsigned long long first_seed = given ? std::strtoull(given, nullptr, 10)
                                                     : std::random_device()();
         const int rounds = given ? 1 : 300;
-        const long long most = b.name == "cuda_on_cpu" ? 2000 : 20000;
+        const long long most = b.is_fast ? 20000 : 2000;
 
         for (int round = 0; round < rounds; ++round)
         {
@@ -1027,9 +1017,9 @@ namespace
         random_source rnd(19);
         for (rms_norm_axes axes : all_axes)
         {
-            const rms_norm_dims dims = b.name == "cuda_on_cpu" ? rms_norm_dims{3, 16, 4, 33}
-                                                               : rms_norm_dims{6, 64, 7, 97};
-            const rms_norm_problem p = random_problem(rnd, axes, all_gains[0], dims);
+            rms_norm_problem p = random_problem(rnd, axes, all_gains[0],
+                b.is_fast ? rms_norm_dims{6, 64, 7, 97} : rms_norm_dims{3, 16, 4, 33});
+            make_sums_cancel(rnd, p);
             const rms_norm_result first = check(b, p);
             for (int i = 1; i < 20; ++i)
                 DLIB_TEST_MSG(same_bits(run(b, p), first), describe(p));
@@ -1041,43 +1031,15 @@ namespace
         random_source rnd(20);
         for (rms_norm_axes axes : all_axes)
         {
-            const std::size_t size = 13;
-            const rms_norm_problem alone = random_problem(
-                rnd, axes, all_gains[0], groups_of_size(axes, 1, size));
-            const rms_norm_result expected = check(b, alone);
-
-            for (long long count : {2, 3, 255, 256, 257, 1024, 65536})
+            for (long long size : {13, 300})
             {
-                if (count * 13 > 6 * most_values(b))
-                    continue;
-                rms_norm_problem p = random_problem(
-                    rnd, axes, all_gains[0], groups_of_size(axes, count, size));
-                p.gamma = alone.gamma;
-                const std::size_t where = rnd() % static_cast<std::size_t>(count);
-                std::vector<std::size_t> places;
-                for_each_value(p,
-                    [&](std::size_t i, const rms_norm_place& at)
-                    {
-                        if (at.group == where)
-                            places.push_back(i);
-                    });
-                DLIB_TEST(places.size() == size);
-                for (std::size_t i = 0; i < size; ++i)
+                const rms_norm_problem alone = random_problem(
+                    rnd, axes, all_gains[0], groups_of_size(axes, 1, size));
+                for (long long count : {2, 3, 255, 256, 257, 1024, 65536})
                 {
-                    p.src[places[i]] = alone.src[i];
-                    p.gradient_input[places[i]] = alone.gradient_input[i];
+                    if (count * size <= most_values(b))
+                        check_group_among_others(b, rnd, alone, count);
                 }
-
-                const rms_norm_result r = run(b, p);
-                for (std::size_t i = 0; i < size; ++i)
-                {
-                    DLIB_TEST_MSG(same_bits(r.dest[places[i]], expected.dest[i]) &&
-                            same_bits(r.src_grad[places[i]], expected.src_grad[i]),
-                        "value " << i << " of group " << where << " among " << count << ", "
-                                 << describe(p));
-                }
-                DLIB_TEST(same_bits(r.scale[where], expected.scale[0]));
-                DLIB_TEST(same_bits(r.dscale[where], expected.dscale[0]));
             }
         }
     }
@@ -1106,7 +1068,7 @@ namespace
     void means_of_squares_from_1e_minus_30_to_1e30(const rms_norm_backend& b)
     {
         random_source rnd(22);
-        const long long count = b.name == "cuda_on_cpu" ? 20000 : 100000;
+        const long long count = b.is_fast ? 100000 : 20000;
         for (double eps : {smallest_eps, 1e-5})
         {
             for (rms_norm_axes axes : {rms_norm_axes::row, rms_norm_axes::channel})
@@ -1258,109 +1220,22 @@ namespace
     }
 
     // ----------------------------------------------------------------------------------------
-    //                          the same bits from every thread and target
+    //                       the same bits from every instruction set
     // ----------------------------------------------------------------------------------------
-
-    std::vector<rms_norm_problem> problems_for_many_threads()
-    {
-        random_source rnd(27);
-        std::vector<rms_norm_problem> all;
-        const std::vector<rms_norm_dims> shapes = {{1, 1, 300, 1000}, {9, 32, 14, 28},
-            {2, 128, 28, 28}, {1, 1, 1, 300001}, {1, 300001, 1, 1}, {70000, 3, 1, 1},
-            {1, 1, 7, 40000}, {5, 3, 2, 1}};
-        for (const rms_norm_dims& dims : shapes)
-        {
-            for (rms_norm_axes axes : all_axes)
-                all.push_back(random_problem(rnd, axes, all_gains[all.size() % 5], dims));
-        }
-        return all;
-    }
-
-    std::uint64_t hash_of(const rms_norm_backend& b, const std::vector<rms_norm_problem>& problems)
-    {
-        // FNV-1a
-        std::uint64_t hash = 14695981039346656037u;
-        const auto add = [&](const std::vector<float>& values)
-        {
-            const auto* const bytes = reinterpret_cast<const unsigned char*>(values.data());
-            for (std::size_t i = 0; i < values.size() * sizeof(float); ++i)
-                hash = (hash ^ bytes[i]) * 1099511628211u;
-        };
-        for (const rms_norm_problem& p : problems)
-        {
-            rms_norm_result r;
-            run_forward(b, p, 0, r);
-            run_gradient(b, p, 0, r);
-            for (const auto* values : {&r.dest, &r.scale, &r.src_grad, &r.gamma_grad, &r.dscale})
-                add(*values);
-        }
-        return hash;
-    }
-
-    class print_hash_tester : public tester
-    {
-    public:
-        print_hash_tester() :
-            tester("print_rms_norm_hash",
-                "Print a hash of what the backend of this name computes. rms_norm_functions runs "
-                "it with several numbers of threads.",
-                1)
-        {
-        }
-
-        void perform_test(const std::string& name) override
-        {
-            for (const rms_norm_backend& b : rms_norm_backends())
-            {
-                if (b.name == name)
-                    std::cout << "\nhash " << hash_of(b, problems_for_many_threads()) << std::endl;
-            }
-        }
-    } a_print_hash_tester;
-
-    std::string hash_with_threads(const rms_norm_backend& b, int num_threads)
-    /*!
-        ensures
-            - returns the hash that a new process with so many threads prints: dlib reads
-              DLIB_NUM_THREADS once, when a program starts.
-    !*/
-    {
-        std::array<char, PATH_MAX> path = {};
-        DLIB_TEST(readlink("/proc/self/exe", path.data(), path.size() - 1) > 0);
-        const std::string command = "DLIB_NUM_THREADS=" + std::to_string(num_threads) + " '" +
-            path.data() + "' -q --print_rms_norm_hash " + b.name;
-
-        FILE* const pipe = popen(command.c_str(), "r");
-        DLIB_TEST(pipe != nullptr);
-        std::string output;
-        std::array<char, 256> line;
-        while (std::fgets(line.data(), static_cast<int>(line.size()), pipe))
-        {
-            if (std::string(line.data()).compare(0, 5, "hash ") == 0)
-                output = line.data();
-        }
-        const int status = pclose(pipe);
-        DLIB_TEST_MSG(status == 0 && !output.empty(), command << " ended with " << status);
-        return output;
-    }
-
-    void every_number_of_threads_gives_the_same_bits(const rms_norm_backend& b)
-    {
-        const std::string expected = hash_with_threads(b, 1);
-        for (int num_threads : {2, 3, 16})
-            DLIB_TEST_MSG(hash_with_threads(b, num_threads) == expected, num_threads << " threads");
-    }
 
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
     void every_instruction_set_gives_the_same_bits(const rms_norm_backend& b)
     {
-        std::vector<rms_norm_problem> problems = problems_for_many_threads();
+        std::vector<rms_norm_problem> problems = problems_that_show_the_order();
         random_source rnd(28);
         for (rms_norm_axes axes : all_axes)
         {
             for (long long size = 1; size <= 67; ++size)
+            {
                 problems.push_back(
                     random_problem(rnd, axes, all_gains[size % 5], groups_of_size(axes, 3, size)));
+                make_sums_cancel(rnd, problems.back());
+            }
         }
 
         const struct back_to_all_targets
@@ -1375,7 +1250,7 @@ namespace
         } at_the_end;
 
         const int64_t all_targets = hwy::SupportedTargets();
-        const std::uint64_t expected = hash_of(b, problems);
+        const std::uint64_t expected = hash_of(b, problems, true);
         int num_targets = 0;
         for (int bit = 0; bit < 63; ++bit)
         {
@@ -1384,7 +1259,8 @@ namespace
                 continue;
             at_the_end.use(target);
             ++num_targets;
-            DLIB_TEST_MSG(hash_of(b, problems) == expected, "with " << hwy::TargetName(target));
+            DLIB_TEST_MSG(
+                hash_of(b, problems, true) == expected, "with " << hwy::TargetName(target));
             for (std::size_t i = 0; i < problems.size(); i += 7)
                 check(b, problems[i]);
         }
@@ -1405,7 +1281,7 @@ namespace
 
         void perform_test() override
         {
-            run_case("indices_beyond_32_bits", indices_beyond_32_bits);
+            RUN_CASE(indices_beyond_32_bits());
             for (const rms_norm_backend& b : rms_norm_backends())
                 test_backend(b);
 
@@ -1425,54 +1301,39 @@ namespace
     private:
         static void test_backend(const rms_norm_backend& b)
         {
-            const std::pair<const char*, void (*)(const rms_norm_backend&)> cases[] = {
-                {"golden_values", golden_values},
-                {"golden_values_in_place", golden_values_in_place},
-                {"every_channel_has_its_gamma", every_channel_has_its_gamma},
-                {"central_differences_agree", central_differences_agree},
-                {"eps_is_inside_of_the_root", eps_is_inside_of_the_root},
-                {"no_mean_is_removed", no_mean_is_removed},
-                {"eps_is_the_given_one_on_every_path", eps_is_the_given_one_on_every_path},
-                {"offset_is_in_both_directions", offset_is_in_both_directions},
-                {"rows_are_normalized_each_by_itself", rows_are_normalized_each_by_itself},
-                {"earlier_tokens_do_not_see_the_last_one", earlier_tokens_do_not_see_the_last_one},
-                {"scale_is_one_over_the_rms", scale_is_one_over_the_rms},
-                {"roundings_come_in_the_promised_order", roundings_come_in_the_promised_order},
-                {"squares_do_not_overflow", squares_do_not_overflow},
-                {"cube_of_s_does_not_underflow", cube_of_s_does_not_underflow},
-                {"zeros_give_zeros", zeros_give_zeros},
-                {"groups_of_one_value", groups_of_one_value},
-                {"bad_numbers_stay_in_their_group", bad_numbers_stay_in_their_group},
-                {"smallest_eps_with_tiny_values", smallest_eps_with_tiny_values},
-                {"all_group_sizes", all_group_sizes}, {"all_group_counts", all_group_counts},
-                {"all_image_sizes", all_image_sizes}, {"shapes_of_real_nets", shapes_of_real_nets},
-                {"empty_tensors", empty_tensors},
-                {"every_alignment_gives_the_same_bits", every_alignment_gives_the_same_bits},
-                {"groups_of_very_unlike_size", groups_of_very_unlike_size}, {"fuzz", fuzz},
-                {"the_last_group_alone_gives_gamma_grad", the_last_group_alone_gives_gamma_grad},
-                {"forward_twice_changes_nothing", forward_twice_changes_nothing},
-                {"dest_can_have_the_memory_of_src", dest_can_have_the_memory_of_src},
-                {"twenty_runs_give_the_same_bits", twenty_runs_give_the_same_bits},
-                {"a_group_does_not_see_its_neighbours", a_group_does_not_see_its_neighbours},
-                {"means_of_squares_from_1e_minus_30_to_1e30",
-                    means_of_squares_from_1e_minus_30_to_1e30},
-                {"spikes", spikes}, {"gradients_that_cancel", gradients_that_cancel},
-                {"no_common_error_of_a_row", no_common_error_of_a_row},
-                {"chain_of_64_stays_close", chain_of_64_stays_close}};
-            for (const auto& c : cases)
-                run_case(b.name + ": " + c.first, [&]() { c.second(b); });
+            run_cases(b,
+                {NAMED_CASE(golden_values), NAMED_CASE(golden_values_in_place),
+                    NAMED_CASE(every_channel_has_its_gamma), NAMED_CASE(central_differences_agree),
+                    NAMED_CASE(eps_is_inside_of_the_root), NAMED_CASE(no_mean_is_removed),
+                    NAMED_CASE(eps_is_the_given_one_on_every_path),
+                    NAMED_CASE(offset_is_in_both_directions),
+                    NAMED_CASE(rows_are_normalized_each_by_itself),
+                    NAMED_CASE(earlier_tokens_do_not_see_the_last_one),
+                    NAMED_CASE(scale_is_one_over_the_rms),
+                    NAMED_CASE(roundings_come_in_the_promised_order),
+                    NAMED_CASE(squares_do_not_overflow), NAMED_CASE(cube_of_s_does_not_underflow),
+                    NAMED_CASE(zeros_give_zeros), NAMED_CASE(groups_of_one_value),
+                    NAMED_CASE(bad_numbers_stay_in_their_group),
+                    NAMED_CASE(smallest_eps_with_tiny_values), NAMED_CASE(all_group_sizes),
+                    NAMED_CASE(all_group_counts), NAMED_CASE(all_image_sizes),
+                    NAMED_CASE(shapes_of_real_nets), NAMED_CASE(empty_tensors),
+                    NAMED_CASE(every_alignment_gives_the_same_bits),
+                    NAMED_CASE(groups_of_very_unlike_size), NAMED_CASE(fuzz),
+                    NAMED_CASE(the_last_group_alone_gives_gamma_grad),
+                    NAMED_CASE(forward_twice_changes_nothing),
+                    NAMED_CASE(dest_can_have_the_memory_of_src),
+                    NAMED_CASE(twenty_runs_give_the_same_bits),
+                    NAMED_CASE(a_group_does_not_see_its_neighbours),
+                    NAMED_CASE(means_of_squares_from_1e_minus_30_to_1e30), NAMED_CASE(spikes),
+                    NAMED_CASE(gradients_that_cancel), NAMED_CASE(no_common_error_of_a_row),
+                    NAMED_CASE(chain_of_64_stays_close)});
 
             sizes_beyond_32_bits(b);
 
-            if (b.name == "cpu")
-            {
-                run_case("cpu: every_number_of_threads_gives_the_same_bits",
-                    [&]() { every_number_of_threads_gives_the_same_bits(b); });
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
-                run_case("cpu: every_instruction_set_gives_the_same_bits",
-                    [&]() { every_instruction_set_gives_the_same_bits(b); });
+            if (b.uses_simd)
+                run_cases(b, {NAMED_CASE(every_instruction_set_gives_the_same_bits)});
 #endif
-            }
         }
     } a_rms_norm_functions_tester;
 

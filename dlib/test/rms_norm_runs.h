@@ -45,6 +45,19 @@ namespace test
         return {t.num_samples(), t.k(), t.nr(), t.nc()};
     }
 
+    inline bool have_same_bits(const dlib::tensor& a, const dlib::tensor& b)
+    {
+        return shape_of(a) == shape_of(b) && same_bits(values_of(a), values_of(b));
+    }
+
+    template <typename T>
+    std::string saved(const T& item)
+    {
+        std::ostringstream sout;
+        serialize(item, sout);
+        return sout.str();
+    }
+
     inline float guard_value()
     /*!
         ensures
@@ -374,6 +387,12 @@ namespace test
     }
 
     // ----------------------------------------------------------------------------------------
+
+    struct kind_of_gain
+    {
+        dlib::contrib::rms_norm_gain gain;
+        double offset;
+    };
 
     typedef std::mt19937_64 random_source;
 

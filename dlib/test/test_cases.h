@@ -42,6 +42,15 @@ namespace test
               counts as failed, else it counts as passed.
     !*/
 
+    // A case that is named as its call: RUN_CASE(layers_below_learn());
+#define RUN_CASE(...) test::run_case(#__VA_ARGS__, [&]() { __VA_ARGS__; })
+
+    // {name, function} for a list of cases
+#define NAMED_CASE(function) \
+    {                        \
+#function, function  \
+    }
+
     void skip_case(const std::string& name, const std::string& reason);
     /*!
         ensures
