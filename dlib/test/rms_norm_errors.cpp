@@ -4,9 +4,8 @@
 // and no argument is touched. dlib ends a process that makes a second fatal_error, so every
 // case has a child process of its own.
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <dlib/rms_norm.h>
+#include "child_process.h"
 #include "rms_norm_runs.h"
 
 namespace
@@ -136,40 +135,6 @@ namespace
                 return "'" + word + "' is missing in the message:\n" + message;
         }
         return "";
-    }
-
-    std::string in_child_process(const std::function<std::string()>& f)
-    /*!
-        ensures
-            - returns what f returns in a child process
-    !*/
-    {
-        int ends[2];
-        DLIB_TEST(pipe(ends) == 0);
-        const pid_t child = fork();
-        DLIB_TEST(child >= 0);
-        if (child == 0)
-        {
-            // the child has none of the threads of a thread pool, so it could wait for ever
-            alarm(60);
-            const std::string result = f();
-            const bool is_written = write(ends[1], result.data(), result.size()) ==
-                static_cast<ssize_t>(result.size());
-            _exit(is_written ? 0 : 1);
-        }
-
-        close(ends[1]);
-        std::string result;
-        char buffer[1000];
-        for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;)
-            result.append(buffer, static_cast<std::size_t>(n));
-        close(ends[0]);
-
-        int status = 0;
-        DLIB_TEST(waitpid(child, &status, 0) == child);
-        DLIB_TEST_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0,
-            "the child process ended with status " << status);
-        return result;
     }
 
     template <typename call_type>
@@ -529,6 +494,21 @@ namespace
         layer_refuses([](layer_call& c) { c.layer.set_gain(rms_norm_gain::none); }, "none");
         layer_refuses(
             [](layer_call& c) { c.layer.set_gain(rms_norm_gain::per_element); }, "per_element");
+        for (const auto& bad :
+            {std::make_pair(-1.0, ": -1"), {std::nan(""), ": "}, {INFINITY, ": inf"}})
+        {
+            const double val = bad.first;
+            const auto refuses = [&](const std::function<void(layer_call&)>& set, const char* name)
+            { layer_refuses(set, name + std::string(bad.second)); };
+            refuses([=](layer_call& c) { c.layer.set_learning_rate_multiplier(val); },
+                "\t learning_rate_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_weight_decay_multiplier(val); },
+                "\t weight_decay_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_bias_learning_rate_multiplier(val); },
+                "\t bias_learning_rate_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_bias_weight_decay_multiplier(val); },
+                "\t bias_weight_decay_multiplier");
+        }
         layer_refuses([](layer_call&) { contrib::rms_norm_row_ l(0.0); }, "eps: 0");
         layer_refuses([](layer_call&)
             { contrib::rms_norm_row_ l(1e-5, rms_norm_gain::none, 1e39); },
