@@ -11,7 +11,7 @@ build="$top/build/release"
 "$top/tools/setup.sh"
 (
     cd "$top"
-    cmake --preset release >/dev/null
+    cmake --preset release -DDLIB_RMS_NORM_BUILD_TESTS=OFF >/dev/null
     echo "Building the example. The first time takes a minute or two."
     cmake --build --preset release --target dnn_rms_norm_ex >/dev/null
 )

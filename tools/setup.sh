@@ -1,29 +1,51 @@
 #!/bin/sh
 # License: Boost Software License   See LICENSE.txt for the full license.
 
-# Installs what building and testing needs, and with --tools what the benchmark needs too. Says
-# what it installs, and does nothing where everything is there. Without apt it says what is
-# needed.
+# Installs what building the library and its examples needs, with --tests what testing needs too,
+# and with --tools what the benchmark needs as well. Says what it installs, and does nothing where
+# everything is there, be it from packages or not.
 
 set -eu
+top=$(cd "$(dirname "$0")/.." && pwd)
 
 packages="
-    g++ make cmake git pkg-config clang-format
+    g++ make cmake pkg-config
     libdlib-dev libpng-dev libjpeg-dev zlib1g-dev libsqlite3-dev
-    libhwy-dev libopenblas-dev
-    libboost-context-dev
-    nlohmann-json3-dev
+    libhwy-dev libopenblas-dev nlohmann-json3-dev
 "
-[ "${1:-}" != --tools ] || packages="$packages libbenchmark-dev gnuplot-nox"
+tests=OFF
+tools=OFF
+case "${1:-}" in
+    --tests) tests=ON ;;
+    --tools) tests=ON tools=ON ;;
+esac
+[ $tests = OFF ] || packages="$packages git clang-format libboost-context-dev"
+[ $tools = OFF ] || packages="$packages libbenchmark-dev gnuplot-nox"
+
+is_all_there()
+{
+    command -v cmake >/dev/null || return 1
+    [ $tests = OFF ] || { command -v git && command -v clang-format; } >/dev/null || return 1
+    [ $tools = OFF ] || command -v gnuplot >/dev/null || return 1
+    folder=$(mktemp -d)
+    result=0
+    cmake -S "$top" -B "$folder" -DDLIB_RMS_NORM_BUILD_TESTS=$tests \
+        -DDLIB_RMS_NORM_BUILD_TOOLS=$tools >/dev/null 2>&1 || result=1
+    rm -rf "$folder"
+    return $result
+}
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null
 then
+    is_all_there && exit 0
     cat <<TEXT
-This system has no apt, so nothing was installed. These are needed (Debian's package names):
+This system has no apt, so nothing was installed, and something is missing: CMake can't configure
+the build. These are needed (Debian's package names):
 $packages
-In words: a C++17 compiler, CMake 3.25 or newer, git, pkg-config, clang-format, dlib 19.24 or
-newer with the libraries it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK),
-Google Highway, nlohmann-json and Boost.Context; for the benchmark Google Benchmark and gnuplot.
+In words: a C++17 compiler, CMake 3.25 or newer, pkg-config, dlib 19.24 or newer with the libraries
+it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK), Google Highway and
+nlohmann-json; for the tests git, clang-format and Boost.Context; for the benchmark Google Benchmark
+and gnuplot.
 TEXT
     exit 1
 fi
@@ -35,6 +57,7 @@ do
     [ "$state" = installed ] || missing="$missing $package"
 done
 [ -n "$missing" ] || exit 0
+! is_all_there || exit 0
 
 sudo=""
 if [ "$(id -u)" -ne 0 ]
@@ -47,6 +70,8 @@ then
     sudo=sudo
 fi
 
-echo "Installing:$missing"
+echo "Installing${sudo:+ with sudo}:$missing"
 $sudo apt-get update -qq
+# Word splitting is meant.
+# shellcheck disable=SC2086
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

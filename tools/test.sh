@@ -2,9 +2,9 @@
 # License: Boost Software License   See LICENSE.txt for the full license.
 
 # Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
-# AddressSanitizer and UndefinedBehaviorSanitizer, uses the installed library from outside,
-# shows that the benchmark works, and compiles the CUDA code for every architecture where there
-# is a CUDA toolkit.
+# AddressSanitizer and UndefinedBehaviorSanitizer, uses the library the ways that users do, runs a
+# part of dtest on an emulated ARM processor, shows that the benchmark works, and compiles the CUDA
+# code for every architecture where there is a CUDA toolkit.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' ':!*_abstract.h' |
 for preset in release sanitize
 do
     echo "== $preset: build"
-    cmake --preset "$preset" >/dev/null
+    cmake --preset "$preset" -DDLIB_RMS_NORM_BUILD_TESTS=ON >/dev/null
     cmake --build --preset "$preset" -j2
 done
 
@@ -26,6 +26,12 @@ cmake -S dlib/test -B build/dtest >/dev/null
 
 echo "== installed library, used from outside"
 tools/test_install.sh build/release
+
+echo "== builds with users' flags, in users' projects"
+tools/test_builds.sh build/release
+
+echo "== 64-bit ARM"
+tools/test_arm.sh build/release
 
 echo "== benchmark"
 tools/benchmark.sh --quick --build build/release

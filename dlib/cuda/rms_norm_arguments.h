@@ -9,6 +9,7 @@
 #include <cfloat>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <sstream>
 #include <string>
 #include <dlib/assert.h>
@@ -56,11 +57,29 @@ namespace dlib::contrib
 
     // ----------------------------------------------------------------------------------------
 
-    inline bool is_valid_rms_norm_eps(double eps) { return eps >= FLT_MIN && eps <= FLT_MAX; }
+    // By its bits: with -ffast-math a compiler takes every float for finite.
+    inline bool is_finite_number(double value)
+    {
+        const std::uint64_t exponent = 0x7ff0000000000000;
+        std::uint64_t bits = 0;
+        static_assert(sizeof(bits) == sizeof(value), "double is IEEE 754 binary64");
+        std::memcpy(&bits, &value, sizeof(bits));
+        return (bits & exponent) != exponent;
+    }
+
+    inline bool is_valid_rms_norm_eps(double eps)
+    {
+        return is_finite_number(eps) && eps >= FLT_MIN && eps <= FLT_MAX;
+    }
 
     inline bool is_valid_rms_norm_gain_offset(double gain_offset)
     {
-        return std::abs(gain_offset) <= FLT_MAX;
+        return is_finite_number(gain_offset) && std::abs(gain_offset) <= FLT_MAX;
+    }
+
+    inline bool is_valid_rms_norm_multiplier(double multiplier)
+    {
+        return is_finite_number(multiplier) && multiplier >= 0;
     }
 
     // ----------------------------------------------------------------------------------------
@@ -224,8 +243,23 @@ namespace dlib::contrib
     // ----------------------------------------------------------------------------------------
 
     inline void set_size(resizable_tensor& t, const rms_norm_dims& d)
+    /*!
+        ensures
+            - gives t the shape d
+            - if (there is no memory for it) then
+                - throws what dlib throws, and #t is empty. (dlib alone leaves t with a size that
+                  it has no memory for.)
+    !*/
     {
-        t.set_size(d.num_samples, d.k, d.nr, d.nc);
+        try
+        {
+            t.set_size(d.num_samples, d.k, d.nr, d.nc);
+        }
+        catch (...)
+        {
+            t.clear();
+            throw;
+        }
     }
 
     // ----------------------------------------------------------------------------------------

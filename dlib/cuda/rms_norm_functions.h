@@ -4,7 +4,7 @@
 // contrib::cuda and contrib::tt, so there is no include guard. Their contract is in
 // rms_norm_tools_abstract.h.
 
-void rms_normalize(rms_norm_axes axes,
+DLIB_RMS_NORM_API void rms_normalize(rms_norm_axes axes,
     double gain_offset,
     double eps,
     resizable_tensor& dest,
@@ -21,7 +21,7 @@ inline void rms_normalize(double eps,
     rms_normalize(rms_norm_axes::sample, 0, eps, dest, scale, src, gamma);
 }
 
-void rms_normalize_gradient(rms_norm_axes axes,
+DLIB_RMS_NORM_API void rms_normalize_gradient(rms_norm_axes axes,
     double gain_offset,
     const tensor& gradient_input,
     const tensor& scale,

@@ -95,13 +95,14 @@ namespace dlib::contrib::cpu
 
         std::atomic<bool> pool_is_gone{false};
 
+#ifndef _WIN32
+        const int registered = pthread_atfork(nullptr, nullptr, [] { pool_is_gone = true; });
+#endif
+
         size_t threads_of_pool()
         {
             static const size_t threads = []
             {
-#ifndef _WIN32
-                pthread_atfork(nullptr, nullptr, [] { pool_is_gone = true; });
-#endif
                 return std::max<size_t>(1, default_thread_pool().num_threads_in_pool());
             }();
             return pool_is_gone ? 1 : threads;

@@ -8,6 +8,7 @@
 #include <dlib/cuda/tensor.h>
 #include "rms_norm_tools_abstract.h"
 #include "rms_norm_groups.h"
+#include "../rms_norm_export.h"
 
 namespace dlib::contrib::cpu
 {

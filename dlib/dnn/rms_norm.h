@@ -21,6 +21,63 @@ namespace dlib::contrib
 
     const double DEFAULT_RMS_NORM_EPS = 1e-5;
 
+    // dlib's visitors call these functions from dlib::impl, where others of the same name hide
+    // them: they find them here, in the namespace of the layers.
+    using ::dlib::disable_bias;
+    using ::dlib::get_bias_learning_rate_multiplier;
+    using ::dlib::get_bias_weight_decay_multiplier;
+    using ::dlib::get_learning_rate_multiplier;
+    using ::dlib::get_weight_decay_multiplier;
+    using ::dlib::set_bias_learning_rate_multiplier;
+    using ::dlib::set_bias_weight_decay_multiplier;
+    using ::dlib::set_learning_rate_multiplier;
+    using ::dlib::set_weight_decay_multiplier;
+
+    // ----------------------------------------------------------------------------------------
+
+    namespace impl
+    {
+        inline void check_rms_norm_eps(double val)
+        {
+            DLIB_CASSERT(is_valid_rms_norm_eps(val),
+                "\n\t eps has to be a positive, normal float.\n\t eps: " << val);
+        }
+
+        inline void check_rms_norm_gain_offset(double val)
+        {
+            DLIB_CASSERT(is_valid_rms_norm_gain_offset(val),
+                "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << val);
+        }
+
+        template <typename layer_type>
+        void check_rms_norm_gain(const layer_type& l, rms_norm_gain val)
+        {
+            DLIB_CASSERT(val == l.get_gain() || l.get_layer_params().size() == 0,
+                "\n\t The kind of gain can't be changed once the layer has parameters."
+                    << "\n\t it is:      " << to_string(l.get_gain()) << "\n\t parameters: "
+                    << l.get_layer_params().size() << "\n\t requested:  " << to_string(val));
+        }
+
+        inline double checked_rms_norm_multiplier(double val, const char* what)
+        {
+            DLIB_CASSERT(is_valid_rms_norm_multiplier(val),
+                "\n\t A multiplier has to be finite and not negative.\n\t " << what << ": " << val);
+            return val;
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    struct rms_norm_gain_offset
+    {
+        explicit rms_norm_gain_offset(double value_) :
+            value(value_)
+        {
+        }
+
+        double value;
+    };
+
     template <rms_norm_axes AXES>
     class rms_norm_over_
     {
@@ -38,41 +95,57 @@ namespace dlib::contrib
             set_gain_offset(gain_offset_);
         }
 
+        explicit rms_norm_over_(rms_norm_gain_offset offset, double eps_ = DEFAULT_RMS_NORM_EPS) :
+            rms_norm_over_(eps_, rms_norm_gain::per_channel, offset.value)
+        {
+        }
+
         double get_eps() const { return eps; }
         void set_eps(double val)
         {
-            DLIB_CASSERT(is_valid_rms_norm_eps(val),
-                "\n\t eps has to be a positive, normal float.\n\t eps: " << val);
+            impl::check_rms_norm_eps(val);
             eps = val;
         }
 
         rms_norm_gain get_gain() const { return gain; }
         void set_gain(rms_norm_gain val)
         {
-            DLIB_CASSERT(val == gain || params.size() == 0,
-                "\n\t The kind of gain can't be changed once the layer has parameters."
-                    << "\n\t it is:     " << to_string(gain) << ", shape "
-                    << to_string(gamma_dims()) << "\n\t requested: " << to_string(val));
+            impl::check_rms_norm_gain(*this, val);
             gain = val;
         }
 
         double get_gain_offset() const { return gain_offset; }
         void set_gain_offset(double val)
         {
-            DLIB_CASSERT(is_valid_rms_norm_gain_offset(val),
-                "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << val);
+            impl::check_rms_norm_gain_offset(val);
             gain_offset = val;
         }
 
         double get_learning_rate_multiplier() const { return learning_rate_multiplier; }
         double get_weight_decay_multiplier() const { return weight_decay_multiplier; }
-        void set_learning_rate_multiplier(double val) { learning_rate_multiplier = val; }
-        void set_weight_decay_multiplier(double val) { weight_decay_multiplier = val; }
+        void set_learning_rate_multiplier(double val)
+        {
+            learning_rate_multiplier = impl::checked_rms_norm_multiplier(
+                val, "learning_rate_multiplier");
+        }
+        void set_weight_decay_multiplier(double val)
+        {
+            weight_decay_multiplier = impl::checked_rms_norm_multiplier(
+                val, "weight_decay_multiplier");
+        }
 
         double get_bias_learning_rate_multiplier() const { return bias_learning_rate_multiplier; }
         double get_bias_weight_decay_multiplier() const { return bias_weight_decay_multiplier; }
-        void set_bias_learning_rate_multiplier(double val) { bias_learning_rate_multiplier = val; }
-        void set_bias_weight_decay_multiplier(double val) { bias_weight_decay_multiplier = val; }
+        void set_bias_learning_rate_multiplier(double val)
+        {
+            bias_learning_rate_multiplier = impl::checked_rms_norm_multiplier(
+                val, "bias_learning_rate_multiplier");
+        }
+        void set_bias_weight_decay_multiplier(double val)
+        {
+            bias_weight_decay_multiplier = impl::checked_rms_norm_multiplier(
+                val, "bias_weight_decay_multiplier");
+        }
 
         inline dpoint map_input_to_output(const dpoint& p) const { return p; }
         inline dpoint map_output_to_input(const dpoint& p) const { return p; }
@@ -81,9 +154,11 @@ namespace dlib::contrib
         void setup(const SUBNET& sub)
         {
             const rms_norm_dims d = rms_norm_gamma_dims(AXES, gain, dims_of(sub.get_output()));
+            resizable_tensor new_params;
+            set_size(new_params, {d.size(), 1, 1, 1});
+            new_params = static_cast<float>(1 - gain_offset);
+            params.swap(new_params);
             gamma = alias_tensor(d.num_samples, d.k, d.nr, d.nc);
-            params.set_size(static_cast<long long>(gamma.size()));
-            params = static_cast<float>(1 - gain_offset);
         }
 
         template <typename SUBNET>
@@ -150,7 +225,7 @@ namespace dlib::contrib
             }
             else if (AXES != rms_norm_axes::sample || tag != "rms_norm_")
             {
-                file.refuse("unexpected version '" + tag + "'");
+                file.refuse("unexpected version '" + printable(tag) + "'");
             }
             file.read_params(AXES, temp.gain, temp.params, temp.gamma);
             temp.learning_rate_multiplier = file.read_multiplier("learning_rate_multiplier");
@@ -257,6 +332,70 @@ namespace dlib::contrib
 
     template <typename SUBNET>
     using rms_norm_channel = add_layer<rms_norm_channel_, SUBNET>;
+
+    // ----------------------------------------------------------------------------------------
+
+    namespace impl
+    {
+        template <typename function>
+        struct visitor_rms_norm
+        {
+            function f;
+
+            template <rms_norm_axes AXES>
+            void operator()(rms_norm_over_<AXES>& l) const
+            {
+                f(l);
+            }
+        };
+
+        template <size_t begin, size_t end, typename net_type, typename function>
+        void visit_rms_norms_range(net_type& net, function f)
+        {
+            visit_computational_layers_range<begin, end>(net, visitor_rms_norm<function>{f});
+        }
+    }
+
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_eps_range(net_type& net, double eps)
+    {
+        impl::check_rms_norm_eps(eps);
+        impl::visit_rms_norms_range<begin, end>(net, [&](auto& l) { l.set_eps(eps); });
+    }
+
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_gain_range(net_type& net, rms_norm_gain gain)
+    {
+        impl::visit_rms_norms_range<begin, end>(
+            net, [&](auto& l) { impl::check_rms_norm_gain(l, gain); });
+        impl::visit_rms_norms_range<begin, end>(net, [&](auto& l) { l.set_gain(gain); });
+    }
+
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_gain_offset_range(net_type& net, double gain_offset)
+    {
+        impl::check_rms_norm_gain_offset(gain_offset);
+        impl::visit_rms_norms_range<begin, end>(
+            net, [&](auto& l) { l.set_gain_offset(gain_offset); });
+    }
+
+    template <typename net_type>
+    void set_all_rms_norm_eps(net_type& net, double eps)
+    {
+        set_rms_norm_eps_range<0, net_type::num_layers>(net, eps);
+    }
+
+    template <typename net_type>
+    void set_all_rms_norm_gain(net_type& net, rms_norm_gain gain)
+    {
+        set_rms_norm_gain_range<0, net_type::num_layers>(net, gain);
+    }
+
+    template <typename net_type>
+    void set_all_rms_norm_gain_offset(net_type& net, double gain_offset)
+    {
+        set_rms_norm_gain_offset_range<0, net_type::num_layers>(net, gain_offset);
+    }
 
     // ----------------------------------------------------------------------------------------
 

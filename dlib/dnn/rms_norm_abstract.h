@@ -13,6 +13,24 @@ namespace contrib
 
     const double DEFAULT_RMS_NORM_EPS = 1e-5;
 
+    struct rms_norm_gain_offset
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                A gain offset with its name, for the constructor of a layer.
+        !*/
+
+        explicit rms_norm_gain_offset(
+            double value
+        );
+        /*!
+            ensures
+                - #value == value
+        !*/
+
+        double value;
+    };
+
     template <rms_norm_axes AXES>
     class rms_norm_over_
     {
@@ -63,6 +81,16 @@ namespace contrib
                 - #get_bias_learning_rate_multiplier() == 1
                 - #get_bias_weight_decay_multiplier()  == 1
                 - #get_layer_params().size() == 0
+        !*/
+
+        explicit rms_norm_over_(
+            rms_norm_gain_offset offset,
+            double eps = DEFAULT_RMS_NORM_EPS
+        );
+        /*!
+            ensures
+                - performs rms_norm_over_(eps, rms_norm_gain::per_channel, offset.value). So the
+                  norm of Gemma is rms_norm_row_(rms_norm_gain_offset(1), 1e-6).
         !*/
 
         double get_eps(
@@ -138,6 +166,8 @@ namespace contrib
             double val
         );
         /*!
+            requires
+                - val is finite and >= 0
             ensures
                 - #get_learning_rate_multiplier() == val
         !*/
@@ -146,6 +176,8 @@ namespace contrib
             double val
         );
         /*!
+            requires
+                - val is finite and >= 0
             ensures
                 - #get_weight_decay_multiplier() == val
         !*/
@@ -161,6 +193,8 @@ namespace contrib
             double val
         );
         /*!
+            requires
+                - val is finite and >= 0
             These four are what every dlib layer has. This one has no bias, so they do nothing but
             keep their value, in saved files too.
         !*/
@@ -174,6 +208,9 @@ namespace contrib
                 - gives gamma the shape that get_gain() asks for with sub.get_output(), see
                   rms_norm_gain
                 - sets gamma so that all gains are 1
+            throws
+                - std::bad_alloc
+                    if there is no memory for gamma. The layer is left as it was.
         !*/
 
         template <typename SUBNET>
@@ -192,6 +229,9 @@ namespace contrib
                     if the shape of sub.get_output() asks for another shape of gamma than the
                     layer was set up or loaded with. The message names both. The layer and output
                     are left as they were.
+                - std::bad_alloc
+                    if memory runs out. Options and gamma are left as they were, and the next call
+                    needs nothing cleared.
         !*/
 
         template <typename SUBNET>
@@ -258,7 +298,12 @@ namespace contrib
             - serialization_error
                 if in does not hold such a layer, is cut short, or holds values that a layer can't
                 have (an eps that set_eps() refuses, a shape of gamma that get_gain() does not
-                ask for). The message names what was found, and item is left as it was.
+                ask for). The message names what was found, bytes that can't be printed as \x and
+                two digits, and item is left as it was. It is this exception for a stream with
+                exceptions switched on, too.
+
+        Only this layer is left as it was. The layers of dlib around it in a broken net file can
+        have been read already, so load a file that may be broken into a new net.
     !*/
 
     template <rms_norm_axes AXES>
@@ -289,6 +334,96 @@ namespace contrib
 
     template <typename SUBNET>
     using rms_norm_channel = add_layer<rms_norm_channel_, SUBNET>;
+
+// ----------------------------------------------------------------------------------------
+
+    template <typename net_type>
+    void set_all_rms_norm_eps(
+        net_type& net,
+        double eps
+    );
+    /*!
+        requires
+            - net_type is an object of type add_layer, add_loss_layer, add_skip_layer, or
+              add_tag_layer
+            - eps is what set_eps() requires
+        ensures
+            - calls set_eps(eps) for every rms_norm_, rms_norm_row_ and rms_norm_channel_ of
+              contrib in net, in repeat<> too
+    !*/
+
+    template <typename net_type>
+    void set_all_rms_norm_gain(
+        net_type& net,
+        rms_norm_gain gain
+    );
+    /*!
+        requires
+            - net_type is as in set_all_rms_norm_eps()
+            - gain is what set_gain() requires, for each of these layers
+        ensures
+            - calls set_gain(gain) for each of these layers
+        throws
+            - fatal_error (from DLIB_CASSERT, in release builds too)
+                if one of the layers has parameters and another kind of gain. No layer is changed.
+    !*/
+
+    template <typename net_type>
+    void set_all_rms_norm_gain_offset(
+        net_type& net,
+        double gain_offset
+    );
+    /*!
+        requires
+            - net_type is as in set_all_rms_norm_eps()
+            - gain_offset is what set_gain_offset() requires
+        ensures
+            - calls set_gain_offset(gain_offset) for each of these layers. So before the first
+              training step set_all_rms_norm_gain_offset(net, 1) makes all of them those of Gemma.
+    !*/
+
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_eps_range(
+        net_type& net,
+        double eps
+    );
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_gain_range(
+        net_type& net,
+        rms_norm_gain gain
+    );
+    template <size_t begin, size_t end, typename net_type>
+    void set_rms_norm_gain_offset_range(
+        net_type& net,
+        double gain_offset
+    );
+    /*!
+        requires
+            - begin <= end <= net_type::num_layers
+            - as the functions above
+        ensures
+            - do the same for the layers [begin, end) of net only
+    !*/
+
+// ----------------------------------------------------------------------------------------
+
+    using ::dlib::disable_bias;
+    using ::dlib::get_bias_learning_rate_multiplier;
+    using ::dlib::get_bias_weight_decay_multiplier;
+    using ::dlib::get_learning_rate_multiplier;
+    using ::dlib::get_weight_decay_multiplier;
+    using ::dlib::set_bias_learning_rate_multiplier;
+    using ::dlib::set_bias_weight_decay_multiplier;
+    using ::dlib::set_learning_rate_multiplier;
+    using ::dlib::set_weight_decay_multiplier;
+    /*!
+        Every visitor of dlib (set_all_learning_rate_multipliers() and the others in
+        dlib/dnn/visitors.h and dlib/dnn/core.h) works with the layers. dlib finds the functions
+        above by argument-dependent look-up, so they are here too.
+
+        disable_duplicative_biases() of dlib 20 switches off the bias below its own rms_norm_. It
+        leaves the bias below these layers alone: no mean is removed, so that bias counts.
+    !*/
 
 // ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@
 // own deserialize() trusts the sizes in a file, and would allocate what a broken one says.
 
 #include <algorithm>
-#include <cmath>
 #include <istream>
 #include <sstream>
 #include <string>
@@ -21,14 +20,53 @@ namespace dlib::contrib
 
     // ----------------------------------------------------------------------------------------
 
+    inline std::string printable(const std::string& bytes)
+    /*!
+        ensures
+            - returns bytes with everything but printable ASCII written as \\x and two digits
+    !*/
+    {
+        const char* const digits = "0123456789abcdef";
+        std::string result;
+        for (const char c : bytes)
+        {
+            const auto code = static_cast<unsigned char>(c);
+            if (code >= ' ' && code <= '~' && c != '\\')
+                result += c;
+            else
+                result += {'\\', 'x', digits[code / 16], digits[code % 16]};
+        }
+        return result;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
     class rms_norm_file
     {
     public:
         rms_norm_file(const std::string& class_name_, std::istream& in_) :
             class_name(class_name_),
-            in(in_)
+            in(in_),
+            exceptions(in_.exceptions())
         {
+            // A stream that throws by itself would throw something else.
+            in.exceptions(std::ios::goodbit);
         }
+
+        ~rms_norm_file()
+        {
+            try
+            {
+                in.exceptions(exceptions);
+            }
+            catch (std::ios::failure&)
+            {
+                // It is set nevertheless, and the serialization_error tells what happened.
+            }
+        }
+
+        rms_norm_file(const rms_norm_file&) = delete;
+        rms_norm_file& operator=(const rms_norm_file&) = delete;
 
         [[noreturn]] void refuse(const std::string& found) const
         {
@@ -60,7 +98,7 @@ namespace dlib::contrib
 
         double read_multiplier(const char* name)
         {
-            return read_if([](double value) { return std::isfinite(value); }, name);
+            return read_if(is_valid_rms_norm_multiplier, name);
         }
 
         double read_eps() { return read_if(is_valid_rms_norm_eps, "eps"); }
@@ -174,6 +212,7 @@ namespace dlib::contrib
 
         const std::string class_name;
         std::istream& in;
+        const std::ios::iostate exceptions;
     };
 
     // ----------------------------------------------------------------------------------------

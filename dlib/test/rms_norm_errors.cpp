@@ -420,6 +420,21 @@ namespace
         layer_refuses([](layer_call& c) { c.layer.set_gain(rms_norm_gain::none); }, "none");
         layer_refuses(
             [](layer_call& c) { c.layer.set_gain(rms_norm_gain::per_element); }, "per_element");
+        for (const auto& bad :
+            {std::make_pair(-1.0, ": -1"), {std::nan(""), ": "}, {INFINITY, ": inf"}})
+        {
+            const double val = bad.first;
+            const auto refuses = [&](const std::function<void(layer_call&)>& set, const char* name)
+            { layer_refuses(set, name + std::string(bad.second)); };
+            refuses([=](layer_call& c) { c.layer.set_learning_rate_multiplier(val); },
+                "\t learning_rate_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_weight_decay_multiplier(val); },
+                "\t weight_decay_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_bias_learning_rate_multiplier(val); },
+                "\t bias_learning_rate_multiplier");
+            refuses([=](layer_call& c) { c.layer.set_bias_weight_decay_multiplier(val); },
+                "\t bias_weight_decay_multiplier");
+        }
         layer_refuses([](layer_call&) { contrib::rms_norm_row_ l(0.0); }, "eps: 0");
         layer_refuses([](layer_call&)
             { contrib::rms_norm_row_ l(1e-5, rms_norm_gain::none, 1e39); },

@@ -380,6 +380,32 @@ namespace
         check_refused<contrib::rms_norm_channel_>(row, tag_of(row));
     }
 
+    void streams_that_throw_by_themselves()
+    {
+        const std::string bytes = saved(trained_layer<contrib::rms_norm_row_>(
+            rms_norm_axes::row, rms_norm_gain::per_channel, 1));
+        const auto all = std::ios::badbit | std::ios::failbit | std::ios::eofbit;
+        for (std::size_t size = 0; size <= bytes.size(); ++size)
+        {
+            auto layer = trained_layer<contrib::rms_norm_row_>(
+                rms_norm_axes::row, rms_norm_gain::none, 0);
+            const auto before = layer;
+            std::istringstream sin(bytes.substr(0, size));
+            sin.exceptions(all);
+            try
+            {
+                deserialize(layer, sin);
+                DLIB_TEST(size == bytes.size() && saved(layer) == bytes);
+            }
+            catch (serialization_error&)
+            {
+                DLIB_TEST(size < bytes.size());
+                check_equal(layer, before);
+            }
+            DLIB_TEST(sin.exceptions() == all);
+        }
+    }
+
     void files_with_impossible_values()
     {
         const auto refused = [](const std::function<void(layer_file&)>& spoil, const char* word)
@@ -391,6 +417,9 @@ namespace
             check_refused<contrib::rms_norm_>(file.bytes(), word);
         };
         refused([](layer_file& f) { f.tag = "rms_norm_9"; }, "rms_norm_9");
+        refused([](layer_file& f) { f.tag = std::string("rms\0norm\n\xff'\\", 12); },
+            "unexpected version 'rms\\x00norm\\x0a\\xff'\\x5c'");
+        refused([](layer_file& f) { f.multipliers[1] = -0.5; }, "weight_decay_multiplier -0.5");
         refused([](layer_file& f) { f.eps = 0; }, "eps 0");
         refused([](layer_file& f) { f.eps = -1; }, "eps -1");
         refused([](layer_file& f) { f.eps = std::nan(""); }, "eps");
@@ -473,6 +502,7 @@ namespace
             RUN_CASE(cut_or_changed_files<contrib::rms_norm_channel_>(rms_norm_axes::channel));
             RUN_CASE(foreign_files());
             RUN_CASE(files_with_impossible_values());
+            RUN_CASE(streams_that_throw_by_themselves());
             RUN_CASE(file_that_promises_more_than_it_holds());
         }
     } a_rms_norm_files_tester;

@@ -11,6 +11,7 @@
 #include "rms_norm_order.h"
 
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
+#include <dlib/cuda/rms_norm_simd_targets.h>
 #include <hwy/targets.h>
 #endif
 
