@@ -22,6 +22,14 @@
 #include <dlib/threads.h>
 #include "transformer_layers_abstract.h"
 
+// The compiler makes a loop once for each of these instruction sets, and the program chooses when
+// it starts.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__SANITIZE_ADDRESS__)
+#define TRANSFORMER_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define TRANSFORMER_FOR_EACH_CPU
+#endif
+
 namespace transformer
 {
 
@@ -60,6 +68,86 @@ namespace transformer
             float power;
             std::memcpy(&power, &bits, sizeof(power));
             return p * power;
+        }
+
+        template <typename F>
+        float sum_of(std::size_t size, const F& f)
+        /*!
+            ensures
+                - returns f(0) + ... + f(size-1), added in an order that depends on size alone
+        !*/
+        {
+            const std::size_t width = 16;
+            float part[width] = {};
+            std::size_t i = 0;
+            for (; i + width <= size; i += width)
+            {
+                for (std::size_t j = 0; j < width; ++j)
+                    part[j] += f(i + j);
+            }
+            for (std::size_t j = 0; i + j < size; ++j)
+                part[j] += f(i + j);
+            for (std::size_t step = width / 2; step > 0; step /= 2)
+            {
+                for (std::size_t j = 0; j < step; ++j)
+                    part[j] += part[j + step];
+            }
+            return part[0];
+        }
+
+        TRANSFORMER_FOR_EACH_CPU
+        inline void swiglu(std::size_t size, const float* gate, const float* up, float* out)
+        {
+            for (std::size_t i = 0; i < size; ++i)
+                out[i] = gate[i] / (1 + exp_of(-gate[i])) * up[i];
+        }
+
+        TRANSFORMER_FOR_EACH_CPU
+        inline void swiglu_gradient(std::size_t size,
+            const float* gate,
+            const float* up,
+            const float* g,
+            float* gate_grad,
+            float* up_grad)
+        {
+            for (std::size_t i = 0; i < size; ++i)
+            {
+                const float sigmoid = 1 / (1 + exp_of(-gate[i]));
+                const float silu = gate[i] * sigmoid;
+                gate_grad[i] += g[i] * up[i] * (sigmoid + silu * (1 - sigmoid));
+                up_grad[i] += g[i] * silu;
+            }
+        }
+
+        TRANSFORMER_FOR_EACH_CPU
+        inline void softmax(std::size_t size, float scale, float* x)
+        /*!
+            ensures
+                - #x[i] == exp(scale*x[i]) / (sum over all j of exp(scale*x[j]))
+        !*/
+        {
+            float largest = x[0];
+            for (std::size_t i = 1; i < size; ++i)
+                largest = x[i] > largest ? x[i] : largest;
+            for (std::size_t i = 0; i < size; ++i)
+                x[i] = exp_of((x[i] - largest) * scale);
+            const float factor = 1 / sum_of(size, [&](std::size_t i) { return x[i]; });
+            for (std::size_t i = 0; i < size; ++i)
+                x[i] *= factor;
+        }
+
+        TRANSFORMER_FOR_EACH_CPU
+        inline void softmax_gradient(std::size_t size, float scale, const float* y, float* d)
+        /*!
+            requires
+                - y is what softmax() made, and d the gradient with respect to it.
+            ensures
+                - #d is the gradient with respect to the x of softmax().
+        !*/
+        {
+            const float sum = sum_of(size, [&](std::size_t i) { return y[i] * d[i]; });
+            for (std::size_t i = 0; i < size; ++i)
+                d[i] = y[i] * (d[i] - sum) * scale;
         }
 
         inline void check_version(const std::string& name, std::istream& in)
@@ -715,29 +803,17 @@ namespace transformer
                                                 2 * s.features) *
                         dlib::trans(view(k, keys, s.size, 2 * s.features));
                     for (std::size_t i = 0; i < rows; ++i)
-                        softmax(wb + i * keys, begin + i + 1, keys, scale);
+                    {
+                        float* const row = wb + i * keys;
+                        const std::size_t size = begin + i + 1; // the keys it may look at
+                        impl::softmax(size, scale, row);
+                        std::fill(row + size, row + keys, 0.0f);
+                    }
                     dense(&result[begin * s.size], rows, s.size) = view(wb, rows, keys, keys) *
                         view(v, keys, s.size, 3 * s.features);
                 });
             for (std::size_t t = 0; t < length; ++t)
                 std::copy_n(&result[t * s.size], s.size, out + t * s.features);
-        }
-
-        // the first `size` values; 0 for the others
-        static void softmax(float* w, std::size_t size, std::size_t all, float scale)
-        {
-            float largest = w[0];
-            for (std::size_t i = 1; i < size; ++i)
-                largest = w[i] > largest ? w[i] : largest;
-            for (std::size_t i = 0; i < size; ++i)
-                w[i] = impl::exp_of((w[i] - largest) * scale);
-            double sum = 0;
-            for (std::size_t i = 0; i < size; ++i)
-                sum += w[i];
-            const float factor = static_cast<float>(1 / sum);
-            for (std::size_t i = 0; i < size; ++i)
-                w[i] *= factor;
-            std::fill(w + size, w + all, 0.0f);
         }
 
         void attend_gradient(const sizes& s,
@@ -762,7 +838,12 @@ namespace transformer
                     const float* const wb = w + begin * length;
                     dense(dw, rows, keys) = gb * dlib::trans(view(v, keys, s.size, 3 * s.features));
                     for (std::size_t i = 0; i < rows; ++i)
-                        softmax_gradient(wb + i * keys, dw + i * keys, begin + i + 1, keys, scale);
+                    {
+                        float* const row = dw + i * keys;
+                        const std::size_t size = begin + i + 1;
+                        impl::softmax_gradient(size, scale, wb + i * keys, row);
+                        std::fill(row + size, row + keys, 0.0f);
+                    }
 
                     dense(dv, keys, s.size) += dlib::trans(view(wb, rows, keys, keys)) * gb;
                     const auto d = view(dw, rows, keys, keys);
@@ -780,19 +861,6 @@ namespace transformer
                 for (std::size_t i = 0; i < s.size; ++i)
                     dest[i] += dv[t * s.size + i];
             }
-        }
-
-        // turns the gradient of the weights into that of what the softmax got
-        static void
-        softmax_gradient(const float* w, float* d, std::size_t size, std::size_t all, float scale)
-        {
-            double sum = 0;
-            for (std::size_t i = 0; i < size; ++i)
-                sum += w[i] * d[i];
-            const float mean = static_cast<float>(sum);
-            for (std::size_t i = 0; i < size; ++i)
-                d[i] = w[i] * (d[i] - mean) * scale;
-            std::fill(d + size, d + all, 0.0f);
         }
 
         unsigned long num_heads;
@@ -831,11 +899,7 @@ namespace transformer
             const float* gate = x.host();
             float* out = output.host_write_only();
             for (long long s = 0; s < x.num_samples(); ++s, gate += 2 * size, out += size)
-            {
-                const float* const up = gate + size;
-                for (std::size_t i = 0; i < size; ++i)
-                    out[i] = gate[i] / (1 + impl::exp_of(-gate[i])) * up[i];
-            }
+                impl::swiglu(size, gate, gate + size, out);
         }
 
         template <typename SUBNET>
@@ -849,17 +913,7 @@ namespace transformer
             float* gate_grad = sub.get_gradient_input().host();
             for (long long s = 0; s < x.num_samples();
                  ++s, gate += 2 * size, gate_grad += 2 * size, g += size)
-            {
-                const float* const up = gate + size;
-                float* const up_grad = gate_grad + size;
-                for (std::size_t i = 0; i < size; ++i)
-                {
-                    const float sigmoid = 1 / (1 + impl::exp_of(-gate[i]));
-                    const float silu = gate[i] * sigmoid;
-                    gate_grad[i] += g[i] * up[i] * (sigmoid + silu * (1 - sigmoid));
-                    up_grad[i] += g[i] * silu;
-                }
-            }
+                impl::swiglu_gradient(size, gate, gate + size, g, gate_grad, gate_grad + size);
         }
 
         const dlib::tensor& get_layer_params() const { return params; }
