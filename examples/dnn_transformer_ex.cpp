@@ -115,6 +115,8 @@ struct progress
     long num_steps = 0; // 0 until it is known
     double seconds = 0;
     dlib::rand rnd;
+    double loss_sum = 0; // of the steps since the last report
+    long num_losses = 0;
     std::vector<report> reports;
 };
 
@@ -127,6 +129,8 @@ void serialize(const progress& item, ostream& out)
     serialize(item.num_steps, out);
     serialize(item.seconds, out);
     serialize(item.rnd, out);
+    serialize(item.loss_sum, out);
+    serialize(item.num_losses, out);
     serialize(item.reports, out);
 }
 
@@ -139,6 +143,8 @@ void deserialize(progress& item, istream& in)
     deserialize(item.num_steps, in);
     deserialize(item.seconds, in);
     deserialize(item.rnd, in);
+    deserialize(item.loss_sum, in);
+    deserialize(item.num_losses, in);
     deserialize(item.reports, in);
 }
 
@@ -352,9 +358,8 @@ public:
         const double seconds_between_checkpoints = 60;
         const stop_watch watch;
         const long first_step = state.step;
-        double loss_sum = 0;
-        long num_losses = 0;
         double last_save = 0;
+        std::vector<double> step_times;
 
         while (state.num_steps == 0 || state.step < state.num_steps)
         {
@@ -363,18 +368,22 @@ public:
                 static_cast<size_t>(state.options.context));
             const double rate = learning_rate_at(
                 state.step, state.num_steps, state.options.learning_rate);
-            loss_sum += trainer->train_one_step(
+            const double before_step = watch.seconds();
+            state.loss_sum += trainer->train_one_step(
                 batch.inputs.begin(), batch.inputs.end(), batch.targets.begin(), rate);
-            ++num_losses;
+            ++state.num_losses;
             ++state.step;
             state.seconds = seconds_before + watch.seconds();
+            step_times.push_back(watch.seconds() - before_step);
 
             // The learning rate of a step depends on how many there will be.  Once the warm-up is
             // over, whose rates don't, we know how long a step takes.
             if (state.num_steps == 0 && state.step == num_warm_up_steps)
             {
-                const double per_step = state.seconds / static_cast<double>(state.step);
-                state.num_steps = max(state.step + 1, static_cast<long>(60 * minutes / per_step));
+                const auto middle = step_times.begin() +
+                    static_cast<ptrdiff_t>(step_times.size() / 2);
+                nth_element(step_times.begin(), middle, step_times.end());
+                state.num_steps = max(state.step + 1, static_cast<long>(60 * minutes / *middle));
                 cout << "There is time for " << state.num_steps << " steps: --steps "
                      << state.num_steps << " will do exactly the same again." << endl;
             }
@@ -384,10 +393,10 @@ public:
             if (state.num_steps != 0 && (state.step % interval == 0 || is_last))
             {
                 const double held_out = held_out_loss(text, 16);
-                const double loss = loss_sum / static_cast<double>(num_losses);
+                const double loss = state.loss_sum / static_cast<double>(state.num_losses);
                 state.reports.push_back({state.step, loss, held_out});
-                loss_sum = 0;
-                num_losses = 0;
+                state.loss_sum = 0;
+                state.num_losses = 0;
                 print_progress(static_cast<double>(state.step - first_step) / watch.seconds());
             }
 
@@ -585,6 +594,12 @@ try
     const char* once[] = {"text", "file", "resume", "generate", "minutes", "steps", "threads",
         "prompt", "length", "temperature", "top-k"};
     parser.check_one_time_options(once);
+    for_each_option(options,
+        [&](const char* name, const auto&)
+        {
+            const char* one[] = {name};
+            parser.check_one_time_options(one);
+        });
     parser.check_incompatible_options("resume", "generate");
     parser.check_incompatible_options("minutes", "steps");
     for (const char* about_training : {"text", "minutes", "steps"})

@@ -13,8 +13,9 @@ packages="
     libhwy-dev libopenblas-dev
     libboost-context-dev
     nlohmann-json3-dev
+    jargon-text gnuplot-nox
 "
-[ "${1:-}" != --tools ] || packages="$packages libbenchmark-dev gnuplot-nox"
+[ "${1:-}" != --tools ] || packages="$packages libbenchmark-dev"
 
 if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null
 then
@@ -23,7 +24,8 @@ This system has no apt, so nothing was installed. These are needed (Debian's pac
 $packages
 In words: a C++17 compiler, CMake 3.25 or newer, git, pkg-config, clang-format, dlib 19.24 or
 newer with the libraries it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK),
-Google Highway, nlohmann-json and Boost.Context; for the benchmark Google Benchmark and gnuplot.
+Google Highway, nlohmann-json and Boost.Context; for the benchmark Google Benchmark; for pictures
+gnuplot; for the demo any text (jargon-text is one).
 TEXT
     exit 1
 fi
