@@ -3,8 +3,8 @@
 
 # Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
 # AddressSanitizer and UndefinedBehaviorSanitizer, uses the installed library from outside,
-# shows that the benchmark works, and compiles the CUDA code for every architecture where there
-# is a CUDA toolkit.
+# interrupts and resumes the example, shows that the benchmark works, and compiles the CUDA code
+# for every architecture where there is a CUDA toolkit.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,6 +26,9 @@ cmake -S dlib/test -B build/dtest >/dev/null
 
 echo "== installed library, used from outside"
 tools/test_install.sh build/release
+
+echo "== the Transformer example"
+tools/test_transformer.sh build/release/examples/dnn_transformer_ex
 
 echo "== benchmark"
 tools/benchmark.sh --quick --build build/release
