@@ -1,26 +1,55 @@
 #!/bin/sh
 # License: Boost Software License   See LICENSE.txt for the full license.
 
-# Sets up, builds and runs the example: a network with RMS normalization learns to write.
-# What is given to this script goes on to the example; see tools/demo.sh -h.
+# Sets up, builds and runs the demo: a Transformer with RMS normalization learns to write. What is
+# given to this script goes on to the example; see tools/demo.sh -h. Draws the curve of the
+# training in the end.
 
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 build="$top/build/release"
+example="$build/examples/dnn_transformer_ex"
 
 "$top/tools/setup.sh"
 (
     cd "$top"
     cmake --preset release -DDLIB_RMS_NORM_BUILD_TESTS=OFF >/dev/null
     echo "Building the example. The first time takes a minute or two."
-    cmake --build --preset release --target dnn_rms_norm_ex >/dev/null
+    cmake --build --preset release --target dnn_transformer_ex >/dev/null
 )
+. "$top/tools/blas_environment.sh"
 
 # Without this the network would be saved wherever the caller happens to be.
+file="$build/dnn_transformer_ex.dat"
+has_text=no
+previous=""
 for argument in "$@"
 do
     case "$argument" in
-        --out | --out=* | --load | --load=*) exec "$build/examples/dnn_rms_norm_ex" "$@" ;;
+        --file=*) file=${argument#--file=} ;;
+        --text | --text=* | --generate | -h) has_text=yes ;;
     esac
+    [ "$previous" != --file ] || file=$argument
+    previous=$argument
 done
-exec "$build/examples/dnn_rms_norm_ex" --out "$build/dnn_rms_norm_ex.dat" "$@"
+
+# The text is the Jargon File, where Debian's package of it is installed.
+jargon=/usr/share/doc/jargon-text/jargon.txt.gz
+if [ $has_text = no ] && [ -r $jargon ]
+then
+    gzip -dc $jargon >"$build/jargon.txt"
+    set -- --text "$build/jargon.txt" "$@"
+fi
+
+# Ctrl-C is the example's to handle.
+trap : INT
+rm -f "$file.curve"
+result=0
+"$example" --file "$file" "$@" || result=$?
+
+if [ -s "$file.curve" ] && command -v gnuplot >/dev/null
+then
+    gnuplot -c "$top/tools/transformer_curve.gp" "$file.curve" "$file.png"
+    echo "The curve of the training: $file.png"
+fi
+exit $result

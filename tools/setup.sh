@@ -13,6 +13,7 @@ packages="
     libdlib-dev libpng-dev libjpeg-dev zlib1g-dev libsqlite3-dev
     libhwy-dev libopenblas-dev nlohmann-json3-dev
 "
+extras="jargon-text gnuplot-nox" # the demo's text, pictures
 tests=OFF
 tools=OFF
 case "${1:-}" in
@@ -20,13 +21,13 @@ case "${1:-}" in
     --tools) tests=ON tools=ON ;;
 esac
 [ $tests = OFF ] || packages="$packages git clang-format libboost-context-dev"
-[ $tools = OFF ] || packages="$packages libbenchmark-dev gnuplot-nox"
+[ $tests = OFF ] || extras="$extras g++-aarch64-linux-gnu qemu-user"
+[ $tools = OFF ] || packages="$packages libbenchmark-dev"
 
 is_all_there()
 {
     command -v cmake >/dev/null || return 1
     [ $tests = OFF ] || { command -v git && command -v clang-format; } >/dev/null || return 1
-    [ $tools = OFF ] || command -v gnuplot >/dev/null || return 1
     folder=$(mktemp -d)
     result=0
     cmake -S "$top" -B "$folder" -DDLIB_RMS_NORM_BUILD_TESTS=$tests \
@@ -41,23 +42,32 @@ then
     cat <<TEXT
 This system has no apt, so nothing was installed, and something is missing: CMake can't configure
 the build. These are needed (Debian's package names):
-$packages
+$packages $extras
 In words: a C++17 compiler, CMake 3.25 or newer, pkg-config, dlib 19.24 or newer with the libraries
 it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK), Google Highway and
-nlohmann-json; for the tests git, clang-format and Boost.Context; for the benchmark Google Benchmark
-and gnuplot.
+nlohmann-json; for pictures gnuplot, for the demo any text (jargon-text is one); for the tests git,
+clang-format, Boost.Context, and for 64-bit ARM a cross compiler and qemu; for the benchmark Google
+Benchmark.
 TEXT
     exit 1
 fi
 
-missing=""
-for package in $packages
-do
-    state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
-    [ "$state" = installed ] || missing="$missing $package"
-done
+missing_of()
+{
+    for package
+    do
+        state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+        [ "$state" = installed ] || printf ' %s' "$package"
+    done
+}
+
+# Word splitting is meant, here and below.
+# shellcheck disable=SC2086
+missing=$(missing_of $packages)
+[ -z "$missing" ] || ! is_all_there || missing=""
+# shellcheck disable=SC2086
+missing=$missing$(missing_of $extras)
 [ -n "$missing" ] || exit 0
-! is_all_there || exit 0
 
 sudo=""
 if [ "$(id -u)" -ne 0 ]
@@ -72,6 +82,5 @@ fi
 
 echo "Installing${sudo:+ with sudo}:$missing"
 $sudo apt-get update -qq
-# Word splitting is meant.
 # shellcheck disable=SC2086
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null

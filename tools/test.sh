@@ -3,8 +3,8 @@
 
 # Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
 # AddressSanitizer and UndefinedBehaviorSanitizer, uses the library the ways that users do, runs a
-# part of dtest on an emulated ARM processor, shows that the benchmark works, and compiles the CUDA
-# code for every architecture where there is a CUDA toolkit.
+# part of dtest on an emulated ARM processor, interrupts and resumes the example, shows that the
+# benchmark works, and compiles the CUDA code for every architecture where there is a CUDA toolkit.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -32,6 +32,9 @@ tools/test_builds.sh build/release
 
 echo "== 64-bit ARM"
 tools/test_arm.sh build/release
+
+echo "== the Transformer example"
+tools/test_transformer.sh build/release/examples/dnn_transformer_ex
 
 echo "== benchmark"
 tools/benchmark.sh --quick --build build/release

@@ -1,11 +1,7 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// What a process does around the functions: it forks, changes its floating-point environment,
-// and runs out of memory.
+// What a process does around the functions: it forks and runs out of memory.
 
-#include <array>
-#include <climits>
-#include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <sstream>
@@ -16,10 +12,6 @@
 #include "child_process.h"
 #include "failing_allocations.h"
 #include "rms_norm_runs.h"
-
-#ifdef __SSE__
-#include <xmmintrin.h>
-#endif
 
 namespace
 {
@@ -65,28 +57,6 @@ namespace
                 return line.substr(begin.size());
         }
         return "";
-    }
-
-    std::string run_again(int num_threads, const std::string& option)
-    /*!
-        ensures
-            - returns what a new process of this program prints: dlib reads DLIB_NUM_THREADS once,
-              when a program starts. A process that hangs is ended.
-    !*/
-    {
-        std::array<char, PATH_MAX> path = {};
-        DLIB_TEST(readlink("/proc/self/exe", path.data(), path.size() - 1) > 0);
-        const std::string command = "DLIB_NUM_THREADS=" + std::to_string(num_threads) +
-            " timeout 100 '" + path.data() + "' -q --" + option;
-        FILE* const pipe = popen(command.c_str(), "r");
-        DLIB_TEST(pipe != nullptr);
-        std::string output;
-        std::array<char, 256> part;
-        while (std::fgets(part.data(), static_cast<int>(part.size()), pipe))
-            output += part.data();
-        const int status = pclose(pipe);
-        DLIB_TEST_MSG(status == 0, command << " ended with " << status << "\n" << output);
-        return output;
     }
 
     // ----------------------------------------------------------------------------------------
@@ -159,80 +129,6 @@ namespace
         DLIB_TEST(!expected.empty());
         for (int num_threads : {2, 4})
             DLIB_TEST(hex(run_again(num_threads, "print_rms_norm_fork"), "forked: ") == expected);
-    }
-
-    // ----------------------------------------------------------------------------------------
-
-    void flush_denormals()
-    /*!
-        ensures
-            - makes denormal inputs and outputs zero in this thread
-    !*/
-    {
-#if defined(__SSE__)
-        _mm_setcsr(_mm_getcsr() | 0x8040);
-#elif defined(__aarch64__)
-        std::uint64_t fpcr = 0;
-        asm volatile("mrs %0, fpcr" : "=r"(fpcr));
-        asm volatile("msr fpcr, %0" : : "r"(fpcr | (1u << 24)));
-#else
-#error How are denormals made zero on this machine?
-#endif
-    }
-
-    class late_environment_tester : public tester
-    {
-    public:
-        late_environment_tester() :
-            tester("print_rms_norm_late_environment",
-                "Make denormals zero after the first call and print a hash of the next ones. "
-                "rms_norm_process runs it with several numbers of threads.")
-        {
-        }
-
-        void perform_test() override
-        {
-            random_source rnd(42);
-            std::vector<rms_norm_problem> problems;
-            for (const auto& dims :
-                {contrib::rms_norm_dims{64, 1, 1, 64}, {1024, 1, 1, 1024}, {64, 32, 64, 4}})
-            {
-                for (rms_norm_axes axes :
-                    {rms_norm_axes::sample, rms_norm_axes::row, rms_norm_axes::channel})
-                {
-                    problems.push_back(random_problem(rnd, axes, rms_norm_gain::per_channel, dims));
-                    for (float& v : problems.back().src)
-                        v *= 1e-40f;
-                    for (float& v : problems.back().gradient_input)
-                        v *= 1e-38f;
-                }
-            }
-
-            const std::string before = bits_of(problem_for_threads());
-            std::string with_denormals;
-            for (const rms_norm_problem& p : problems)
-                with_denormals += bits_of(p);
-            flush_denormals();
-            std::string without;
-            for (const rms_norm_problem& p : problems)
-                without += bits_of(p);
-            DLIB_TEST(bits_of(problem_for_threads()) == before);
-            std::cout << "\ndenormals: " << md5(with_denormals) << " flushed: " << md5(without)
-                      << std::endl;
-        }
-    } a_late_environment_tester;
-
-    void floating_point_environment_set_late()
-    {
-        const auto bits = [](int num_threads)
-        { return hex(run_again(num_threads, "print_rms_norm_late_environment"), "denormals: "); };
-        const std::string expected = bits(1);
-        const auto middle = expected.find(" flushed: ");
-        DLIB_TEST(middle == 32);
-        // else the test would show nothing
-        DLIB_TEST(expected.substr(0, 32) != expected.substr(middle + 10));
-        for (int num_threads : {2, 4})
-            DLIB_TEST_MSG(bits(num_threads) == expected, num_threads << " threads");
     }
 
     // ----------------------------------------------------------------------------------------
@@ -456,19 +352,18 @@ namespace
     public:
         rms_norm_process_tester() :
             tester("rms_norm_process",
-                "Run tests on forks, floating-point environments and failing allocations.")
+                "Run tests on forks and failing allocations.")
         {
         }
 
         void perform_test() override
         {
-            run_case("a_forked_child", a_forked_child);
-            run_case("floating_point_environment_set_late", floating_point_environment_set_late);
+            RUN_CASE(a_forked_child());
             if (!allocations_can_fail())
                 return skip_case("functions_without_memory, layers_without_memory",
                     "AddressSanitizer has an operator new of its own");
-            run_case("functions_without_memory", functions_without_memory);
-            run_case("layers_without_memory", layers_without_memory);
+            RUN_CASE(functions_without_memory());
+            RUN_CASE(layers_without_memory());
         }
     } a_rms_norm_process_tester;
 

@@ -426,21 +426,19 @@ namespace
 
         void perform_test() override
         {
-            run_case("multipliers_of_a_whole_net", multipliers_of_a_whole_net);
-            run_case("multipliers_of_a_layer: sample", multipliers_of_a_layer<contrib::rms_norm_>);
-            run_case("multipliers_of_a_layer: row", multipliers_of_a_layer<contrib::rms_norm_row_>);
-            run_case("multipliers_of_a_layer: channel",
-                multipliers_of_a_layer<contrib::rms_norm_channel_>);
-            run_case("biases_below_a_norm", biases_below_a_norm);
-            run_case("functions_on_images", functions_on_images);
-            run_case("functions_that_visit", functions_that_visit);
-            run_case("options_of_a_whole_net", options_of_a_whole_net);
-            run_case("wrong_options_of_a_whole_net", wrong_options_of_a_whole_net);
-            run_case("layer_of_gemma", layer_of_gemma);
-            run_case("tokens_along_nr", tokens_along_nr);
+            RUN_CASE(multipliers_of_a_whole_net());
+            RUN_CASE(multipliers_of_a_layer<contrib::rms_norm_>());
+            RUN_CASE(multipliers_of_a_layer<contrib::rms_norm_row_>());
+            RUN_CASE(multipliers_of_a_layer<contrib::rms_norm_channel_>());
+            RUN_CASE(biases_below_a_norm());
+            RUN_CASE(functions_on_images());
+            RUN_CASE(functions_that_visit());
+            RUN_CASE(options_of_a_whole_net());
+            RUN_CASE(wrong_options_of_a_whole_net());
+            RUN_CASE(layer_of_gemma());
+            RUN_CASE(tokens_along_nr());
             for (const rms_norm_backend& b : rms_norm_backends())
-                run_case(b.name + ": gradient_at_the_end_of_the_range",
-                    [&]() { gradient_at_the_end_of_the_range(b); });
+                run_cases(b, {NAMED_CASE(gradient_at_the_end_of_the_range)});
         }
     } a_rms_norm_programs_tester;
 

@@ -269,19 +269,7 @@ namespace
         }
     }
 
-    void forked_children_work()
-    {
-        const rms_norm_backend& b = rms_norm_backends().front();
-        const std::vector<rms_norm_problem> problems = problems_that_show_the_order();
-        const std::vector<rms_norm_problem> few(problems.begin(), problems.begin() + 6);
-        const auto hash = [&]() { return std::to_string(hash_of(b, few, true)); };
-        const std::string expected = hash();
-        DLIB_TEST(threads_that_work() == num_threads());
-        DLIB_TEST(in_child_process(hash) == expected);
-        const auto in_grandchild = [&]() { return in_child_process(hash); };
-        DLIB_TEST(in_child_process(in_grandchild) == expected);
-        DLIB_TEST(hash() == expected);
-    }
+    // ----------------------------------------------------------------------------------------
 
     class rms_norm_tasks_tester : public tester
     {
@@ -303,7 +291,6 @@ namespace
             RUN_CASE(many_threads_call_at_once());
             RUN_CASE(a_task_of_the_pool_throws());
             RUN_CASE(tasks_have_the_environment_of_the_caller());
-            RUN_CASE(forked_children_work());
         }
     } a_rms_norm_tasks_tester;
 
