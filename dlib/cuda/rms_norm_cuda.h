@@ -2,57 +2,36 @@
 #ifndef DLIB_RMS_NORM_CUDA_H_
 #define DLIB_RMS_NORM_CUDA_H_
 
-// RMS normalization with CUDA, if dlib was built with it. The contract of these functions is in
-// rms_norm_tools_abstract.h.
+// A pass on the current CUDA device, and where that device finds a tensor. Everything runs on the
+// default stream, as all of dlib's kernels do, because that is what dlib's tensors and its scratch
+// buffer are synchronized with.
 
 #include <dlib/cuda/tensor.h>
-#include "rms_norm_groups.h"
+#include "rms_norm_pass.h"
 
-#ifdef DLIB_USE_CUDA
-
-namespace dlib::contrib::cuda
+namespace dlib::contrib
 {
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(rms_norm_axes axes,
-        double gain_offset,
-        double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
+    struct rms_norm_on_device
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                Device memory, and the functions that do a pass there (see rms_norm_tensors.h).
+                They throw dlib::cuda_error.
+        !*/
 
-    void rms_normalize(double eps,
-        resizable_tensor& dest,
-        resizable_tensor& scale,
-        const tensor& src,
-        const tensor& gamma);
-
-    // ----------------------------------------------------------------------------------------
-
-    void rms_normalize_gradient(rms_norm_axes axes,
-        double gain_offset,
-        const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
-
-    void rms_normalize_gradient(const tensor& gradient_input,
-        const tensor& scale,
-        const tensor& src,
-        const tensor& gamma,
-        tensor& src_grad,
-        tensor& gamma_grad,
-        resizable_tensor& dscale);
+        const float* address(const tensor& t) const { return t.size() == 0 ? nullptr : t.device(); }
+        const float* read(const tensor& t) const { return address(t); }
+        float* read_and_write(tensor& t) const { return t.size() == 0 ? nullptr : t.device(); }
+        float* write(tensor& t) const { return t.size() == 0 ? nullptr : t.device_write_only(); }
+        void run(const rms_norm_forward<float>& pass) const;
+        void run(const rms_norm_backward<float>& pass) const;
+    };
 
     // ----------------------------------------------------------------------------------------
 
 }
-
-#endif // DLIB_USE_CUDA
 
 #endif // DLIB_RMS_NORM_CUDA_H_

@@ -2,8 +2,20 @@
 #ifndef DLIB_RMS_NORM_CUDA_PLAN_H_
 #define DLIB_RMS_NORM_CUDA_PLAN_H_
 
-// Which CUDA kernel runs for which sizes, and on what grid. Pure functions without CUDA, so
-// that every threshold can be tested on its own.
+// Which CUDA kernels run for which sizes, with which grids and how much memory: all of it, so that
+// the launchers decide nothing. Pure functions without CUDA, so that every threshold can be tested
+// on its own.
+//
+// A kernel's words:
+//     block, warp   CUDA's
+//     lanes         the threads of a block that share a row
+//     quad          4 neighbouring values of a row, which one thread reads at once
+//     round         the groups that a block handles at the same time
+//     slice         the groups of some rounds, which one block handles after each other while it
+//                   adds up gamma's gradient
+//     part          a piece of a long row, which is summed by itself
+//     strip         neighbouring values of a long group, of which one block has the gradient
+//     run           values of a group that share a gain (rms_norm_groups.h)
 //
 // What a group's result depends on - how many threads share it, where it is cut - follows from
 // the size of the group, and the order in which gamma's gradient is summed from the shape; both
@@ -11,7 +23,8 @@
 // alignment ever change a bit, nor does another device of the same kind.
 
 #include <cstddef>
-#include "rms_norm_groups.h"
+#include <cstdint>
+#include "rms_norm_pass.h"
 
 namespace dlib::contrib::cuda
 {
@@ -22,26 +35,42 @@ namespace dlib::contrib::cuda
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                What is known of the device. The choice of a kernel looks at the last two.
-                That it does not look at the number of multiprocessors keeps results the same
-                on a larger device.
+                What plans need to know of the device. The number of multiprocessors is not
+                among it: results are the same on a larger device.
         !*/
-        int num_multiprocessors = 1;
         std::size_t shared_bytes_per_block = 48 * 1024;
         long long max_grid = 2147483647;
     };
 
+    struct rms_norm_launch
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                The blocks of one kernel. It is not launched if there are none.
+        !*/
+        long long grid = 0;
+        int threads = 0; // of a block
+        std::size_t shared_bytes = 0;
+    };
+
     // ----------------------------------------------------------------------------------------
 
-    // Threads work on units of 4 neighbouring values of a contiguous group.
-    constexpr int unit_size = 4;
+    constexpr int warp_size = 32;
+    constexpr int quad_size = 4;
 
     // Doubles of shared memory in which the warps of a block add up one sum: a sum per warp
     // and the result.
-    constexpr int reduction_doubles = 33;
+    constexpr int row_sum_doubles = 33;
+
+    // The same for 32 interleaved groups at once: a sum per thread and 32 results.
+    constexpr std::size_t column_sum_bytes(int threads)
+    {
+        return (static_cast<std::size_t>(threads) + warp_size) * sizeof(double);
+    }
 
     constexpr int threads_of_parts = 256;
-    constexpr long long part_size = 8192; // values that one block adds up of a long row
+    constexpr long long part_size = 8192;
+    constexpr int threads_of_long_columns = 512;
     constexpr int threads_of_gain_sums = 512;
 
     constexpr long long max_row_in_block = 32768; // forward
@@ -56,14 +85,35 @@ namespace dlib::contrib::cuda
 
     inline long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
 
-    inline long long limited_grid(long long blocks, const rms_norm_device& device)
+    inline rms_norm_launch
+    make_launch(long long blocks, int threads, std::size_t shared_bytes, const rms_norm_device& d)
     {
-        return blocks < device.max_grid ? blocks : device.max_grid;
+        return {blocks < d.max_grid ? blocks : d.max_grid, threads, shared_bytes};
     }
 
-    inline bool has_whole_units(const rms_norm_groups& groups)
+    inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+    inline bool has_aligned_gains(const rms_norm_groups& groups, const void* gamma)
     {
-        return groups.size % unit_size == 0;
+        return groups.num_gains == 0 || groups.gain_run > 1 || is_aligned(gamma);
+    }
+
+    template <typename T>
+    bool is_aligned(const rms_norm_forward<T>& pass)
+    /*!
+        ensures
+            - returns whether rows of whole quads can be read and written by quads
+    !*/
+    {
+        return is_aligned(pass.x) && is_aligned(pass.y) &&
+            has_aligned_gains(pass.groups, pass.gamma);
+    }
+
+    template <typename T>
+    bool is_aligned(const rms_norm_backward<T>& pass)
+    {
+        return is_aligned(pass.d) && is_aligned(pass.x) && is_aligned(pass.dx) &&
+            has_aligned_gains(pass.groups, pass.gamma);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -72,50 +122,61 @@ namespace dlib::contrib::cuda
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                How rows too long for one block are cut into parts that are summed
-        separately, `lanes` threads to a part.
+                How long rows, or the runs of a long row, are cut into parts: `lanes` threads add
+                one up.
         !*/
-        long long length = 0; // values of a row
-        long long count = 0;  // parts of a row
+        long long rows = 0;
+        long long length = 0; // of a row
+        long long count = 0;  // of parts in a row
         int lanes = 0;
+        bool quads = false; // whether they are read by quads
     };
 
-    inline rms_norm_parts make_rms_norm_parts(long long length)
+    inline rms_norm_parts make_rms_norm_parts(long long rows, long long length, bool quads)
     {
         rms_norm_parts parts;
+        parts.rows = rows;
         parts.length = length;
         parts.count = divide_up(length, part_size);
         parts.lanes = length <= 64 ? 8 : length <= 1024 ? 32 : threads_of_parts;
+        parts.quads = quads;
         return parts;
     }
 
-    inline long long
-    grid_of_parts(long long rows, const rms_norm_parts& parts, const rms_norm_device& device)
+    inline rms_norm_launch make_launch_of_parts(const rms_norm_parts& parts,
+        const rms_norm_device& device)
     {
-        return limited_grid(divide_up(rows * parts.count, threads_of_parts / parts.lanes), device);
+        return make_launch(divide_up(parts.rows * parts.count, threads_of_parts / parts.lanes),
+            threads_of_parts, row_sum_doubles * sizeof(double), device);
     }
 
     // ----------------------------------------------------------------------------------------
 
     enum class rms_norm_kernel
     {
-        nothing,     // there are no values
-        rows,        // contiguous groups that stay on chip between their sum and their scaling
-        long_rows,   // contiguous groups that are read twice, several blocks to a group
-        columns,     // interleaved groups that stay on chip
-        long_columns // interleaved groups that are read twice
+        nothing,       // there are no values
+        rows,          // contiguous groups that stay on chip between their sum and what needs it
+        long_rows,     // contiguous groups that are read twice, several blocks to a group
+        run_rows,      // backward: contiguous groups with runs of values that share a gain, on chip
+        long_run_rows, // backward: the same, read twice
+        columns,       // interleaved groups that stay on chip
+        long_columns   // interleaved groups that are read twice
     };
 
     struct rms_norm_forward_plan
     {
         rms_norm_kernel kernel = rms_norm_kernel::nothing;
-        bool vectors = false; // 16-byte accesses
-        int values = 0;       // of a group that a thread keeps
-        int threads = 0;      // of a block
-        int lanes = 0;        // threads that share a row
-        long long grid = 0;
-        std::size_t shared_bytes = 0;
+        double inv_size = 0; // 1/groups.size
+        bool quads = false;  // whether rows are read and written by quads
+        int values = 0;      // of a group that a thread keeps
+        int lanes = 0;       // of a row
+
         rms_norm_parts parts; // of long rows
+        rms_norm_launch sum_parts;
+        rms_norm_launch finish;
+        rms_norm_launch normalize;
+
+        // The sums of parts are the whole workspace.
         std::size_t workspace_bytes = 0;
     };
 
@@ -123,8 +184,7 @@ namespace dlib::contrib::cuda
     plan_rms_normalize(const rms_norm_groups& groups, bool aligned, const rms_norm_device& device)
     /*!
         requires
-            - aligned == src and dest, and gamma if each value has its own gain, begin at
-              multiples of 16 bytes
+            - aligned == is_aligned(the pass)
     !*/
     {
         rms_norm_forward_plan plan;
@@ -132,42 +192,45 @@ namespace dlib::contrib::cuda
             return plan;
 
         const long long size = groups.size;
+        const long long num_groups = groups.num_groups();
+        plan.inv_size = 1 / static_cast<double>(size);
         if (groups.stride > 1)
         {
             const bool fits = size <= max_column_in_block;
             plan.kernel = fits ? rms_norm_kernel::columns : rms_norm_kernel::long_columns;
             plan.values = size <= 128 ? 8 : 32;
-            plan.threads = fits ? static_cast<int>(32 * divide_up(size, plan.values)) : 512;
-            plan.grid = limited_grid(divide_up(groups.num_groups(), 32), device);
-            plan.shared_bytes = (static_cast<std::size_t>(plan.threads) + 32) * sizeof(double);
+            const int threads = fits ? static_cast<int>(warp_size * divide_up(size, plan.values))
+                                     : threads_of_long_columns;
+            plan.normalize = make_launch(
+                divide_up(num_groups, warp_size), threads, column_sum_bytes(threads), device);
             return plan;
         }
 
-        plan.vectors = aligned && has_whole_units(groups);
+        plan.quads = aligned && size % quad_size == 0;
         if (size > max_row_in_block)
         {
             plan.kernel = rms_norm_kernel::long_rows;
-            plan.parts = make_rms_norm_parts(size);
-            plan.workspace_bytes = static_cast<std::size_t>(
-                                       groups.num_groups() * plan.parts.count) *
+            plan.parts = make_rms_norm_parts(num_groups, size, plan.quads);
+            plan.sum_parts = make_launch_of_parts(plan.parts, device);
+            plan.finish = make_launch(
+                num_groups, threads_of_parts, row_sum_doubles * sizeof(double), device);
+            plan.normalize = make_launch(
+                num_groups * plan.parts.count, threads_of_parts, 0, device);
+            plan.workspace_bytes = static_cast<std::size_t>(num_groups * plan.parts.count) *
                 sizeof(double);
             return plan;
         }
 
         plan.kernel = rms_norm_kernel::rows;
-        plan.values = size <= 64 ? 8 : size <= 8192 ? 16 : 64;
+        plan.values = size <= 8192 ? 16 : 64;
+        int threads = 128;
         if (size <= 512)
-        {
-            plan.threads = 128;
             plan.lanes = size <= 128 ? 8 : 32;
-        }
         else
-        {
-            plan.threads = static_cast<int>(32 * divide_up(size, 32 * plan.values));
-            plan.lanes = plan.threads;
-        }
-        plan.grid = limited_grid(divide_up(groups.num_groups(), plan.threads / plan.lanes), device);
-        plan.shared_bytes = reduction_doubles * sizeof(double);
+            plan.lanes = threads = static_cast<int>(
+                warp_size * divide_up(size, warp_size * plan.values));
+        plan.normalize = make_launch(divide_up(num_groups, threads / plan.lanes), threads,
+            row_sum_doubles * sizeof(double), device);
         return plan;
     }
 
@@ -177,209 +240,203 @@ namespace dlib::contrib::cuda
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                How the groups are shared out to blocks that each sum up gamma's gradient
-        over `passes_per_slice` passes, one pass being the groups that a block handles at a
-                time.
+                How rounds of groups are shared out to blocks that each add up gamma's gradient.
         !*/
-        long long passes_per_slice = 0;
+        long long rounds_per_slice = 0;
         long long count = 0;
     };
 
-    inline rms_norm_slices make_rms_norm_slices(long long passes, long long chunks)
+    inline rms_norm_slices make_rms_norm_slices(long long rounds, long long strips)
     /*!
         ensures
-            - returns enough slices to keep any GPU busy if each comes in `chunks` blocks,
-    but slices of some length where that is possible, because each of them costs a row of
+            - returns enough slices to keep any GPU busy if each comes in `strips` blocks, but
+              slices of some length where that is possible, because each of them costs a row of
               double sums.
     !*/
     {
         rms_norm_slices slices;
-        if (passes == 0)
+        if (rounds == 0)
             return slices;
-        long long blocks = passes / 8;
+        long long blocks = rounds / 8;
         if (blocks < 128)
             blocks = 128;
         if (blocks > 1024)
             blocks = 1024;
-        const long long count = divide_up(blocks, chunks);
-        slices.passes_per_slice = divide_up(passes, count);
-        slices.count = divide_up(passes, slices.passes_per_slice);
+        const long long count = divide_up(blocks, strips);
+        slices.rounds_per_slice = divide_up(rounds, count);
+        slices.count = divide_up(rounds, slices.rounds_per_slice);
         return slices;
     }
 
     // ----------------------------------------------------------------------------------------
 
-    enum class rms_norm_gradient_kernel
+    struct rms_norm_backward_plan
     {
-        nothing,
-        rows,          // contiguous groups that stay on chip
-        long_rows,     // contiguous groups that are read twice
-        run_rows,      // contiguous groups with runs of values that share a gain, on chip
-        long_run_rows, // the same, read twice
-        columns,       // interleaved groups that stay on chip
-        long_columns   // interleaved groups that are read twice
-    };
-
-    struct rms_norm_gradient_plan
-    {
-        rms_norm_gradient_kernel kernel = rms_norm_gradient_kernel::nothing;
-        bool vectors = false;         // 16-byte accesses
-        bool vectors_in_runs = false; // also when each run is read by itself
-        int values = 0;               // of a group that a thread keeps
-        bool sums_in_shared = false;  // sums of gamma's gradient don't fit into registers
-        int threads = 0;
-        int lanes = 0;        // threads that share a row, or a run
-        long long chunks = 1; // blocks that share a group once its mean is known
+        rms_norm_kernel kernel = rms_norm_kernel::nothing;
+        double inv_size = 0;         // 1/groups.size
+        bool quads = false;          // whether rows are read and written by quads
+        int values = 0;              // of a group that a thread keeps
+        bool sums_in_shared = false; // gamma's gradient does not fit into registers
+        int lanes = 0;               // of a row; of a run in run_rows
+        long long strips = 1;        // of a group once its mean is known
         rms_norm_slices slices;
-        long long grid = 0;
-        std::size_t shared_bytes = 0;
-        rms_norm_parts parts;        // of long rows, or of the runs of a row
-        rms_norm_slices gain_slices; // of the groups when sums of runs become gamma's gradient
 
-        // Offsets into the workspace, in doubles. The sums of parts are at its beginning.
+        rms_norm_parts parts;       // of long rows, or of the runs of long rows
+        int finish_lanes = 0;       // threads that add up the parts of a row, or of a run
+        rms_norm_launch find_means; // sums of parts, or the means of long columns
+        rms_norm_launch finish;
+        rms_norm_launch gradient;
+
+        // Sums of the runs of each group become gamma's gradient in two steps: the groups of a
+        // slice, then the slices. Otherwise the slices of the gradient are all.
+        rms_norm_slices run_slices;
+        rms_norm_launch sum_runs;
+        rms_norm_launch sum_slices;
+
+        // Where things begin in the workspace, in doubles. The sums of parts are at its beginning.
+        long long means = 0; // of groups that are read twice
         long long run_sums = 0;
-        long long gain_sums = 0;
+        long long gain_sums = 0; // of slices
         std::size_t workspace_bytes = 0;
     };
 
-    inline void plan_gradient_of_known_means(const rms_norm_groups& groups,
-        rms_norm_gradient_plan& plan)
-    {
-        plan.values = 8;
-        if (groups.stride > 1)
-        {
-            plan.threads = 512;
-            plan.chunks = divide_up(groups.size, plan.values * (plan.threads / 32));
-            plan.slices = make_rms_norm_slices(divide_up(groups.num_groups(), 32), plan.chunks);
-            plan.shared_bytes = (static_cast<std::size_t>(plan.threads) + 32) * sizeof(double);
-        }
-        else
-        {
-            plan.threads = 256;
-            plan.lanes = plan.threads;
-            plan.chunks = divide_up(groups.size, plan.values * plan.threads);
-            plan.slices = make_rms_norm_slices(groups.num_groups(), plan.chunks);
-            plan.shared_bytes = reduction_doubles * sizeof(double);
-        }
-        plan.grid = plan.slices.count * plan.chunks;
-    }
-
-    inline rms_norm_gradient_plan plan_rms_normalize_gradient(const rms_norm_groups& groups,
+    inline rms_norm_backward_plan plan_rms_normalize_gradient(const rms_norm_groups& groups,
         bool aligned,
         const rms_norm_device& device)
     /*!
         requires
-            - aligned == gradient_input, src and src_grad, and gamma if each value has its
-    own gain, begin at multiples of 16 bytes
+            - aligned == is_aligned(the pass)
     !*/
     {
-        rms_norm_gradient_plan plan;
+        rms_norm_backward_plan plan;
         if (groups.num_values() == 0)
             return plan;
 
         const long long size = groups.size;
         const long long num_groups = groups.num_groups();
-        const bool has_gains = groups.num_gains != 0;
-        long long doubles = 0;
+        const bool has_runs = groups.num_gains != 0 && groups.gain_run > 1;
+        plan.inv_size = 1 / static_cast<double>(size);
+        plan.quads = groups.stride == 1 && aligned && size % quad_size == 0;
 
+        // A kernel that keeps groups on chip, if they fit.
+        int threads = 0;
+        std::size_t shared_bytes = 0;
+        long long groups_per_round = 1;
+        bool fits = false;
         if (groups.stride > 1)
         {
+            plan.kernel = rms_norm_kernel::columns;
             plan.sums_in_shared = size > max_gradient_column_in_registers;
-            plan.values = size <= 128 ? 8 : size <= max_gradient_column_in_registers ? 16 : 32;
-            plan.threads = static_cast<int>(32 * divide_up(size, plan.values));
-            plan.shared_bytes = (static_cast<std::size_t>(plan.threads) + 32) * sizeof(double);
+            plan.values = size <= 128 ? 8 : plan.sums_in_shared ? 32 : 16;
+            fits = size <= max_gradient_column_in_block;
+            threads = static_cast<int>(warp_size * divide_up(size, plan.values));
+            shared_bytes = column_sum_bytes(threads);
             if (plan.sums_in_shared)
-            {
-                plan.shared_bytes += static_cast<std::size_t>(plan.threads) *
-                    static_cast<std::size_t>(plan.values) * sizeof(double);
-            }
-            if (size <= max_gradient_column_in_block &&
-                plan.shared_bytes <= device.shared_bytes_per_block)
-            {
-                plan.kernel = rms_norm_gradient_kernel::columns;
-                plan.slices = make_rms_norm_slices(divide_up(num_groups, 32), 1);
-                plan.grid = plan.slices.count;
-            }
-            else
-            {
-                plan.kernel = rms_norm_gradient_kernel::long_columns;
-                plan.sums_in_shared = false;
-                plan_gradient_of_known_means(groups, plan);
-            }
+                shared_bytes += static_cast<std::size_t>(threads * plan.values) * sizeof(double);
+            groups_per_round = warp_size;
         }
-        else if (has_gains && groups.gain_run > 1)
+        else if (has_runs)
         {
-            plan.vectors = aligned && has_whole_units(groups);
-            plan.gain_slices = make_rms_norm_slices(num_groups, 1);
-            plan.shared_bytes = (reduction_doubles + static_cast<std::size_t>(size)) *
-                sizeof(double);
-            if (size <= max_gradient_run_row_in_block &&
-                plan.shared_bytes <= device.shared_bytes_per_block)
-            {
-                plan.kernel = rms_norm_gradient_kernel::run_rows;
-                plan.values = 16;
-                plan.threads = static_cast<int>(32 * divide_up(size, 32 * plan.values));
-                plan.lanes = groups.gain_run <= 64 ? 8 : 32;
-                plan.grid = limited_grid(num_groups, device);
-            }
-            else
-            {
-                plan.kernel = rms_norm_gradient_kernel::long_run_rows;
-                plan.vectors_in_runs = plan.vectors && groups.gain_run % unit_size == 0;
-                plan.parts = make_rms_norm_parts(groups.gain_run);
-                plan_gradient_of_known_means(groups, plan);
-                plan.run_sums = num_groups * groups.num_gains * plan.parts.count;
-            }
-            plan.gain_sums = plan.run_sums + num_groups * groups.num_gains;
-            doubles = plan.gain_sums + plan.gain_slices.count * groups.num_gains;
+            plan.kernel = rms_norm_kernel::run_rows;
+            plan.values = 16;
+            plan.lanes = groups.gain_run <= 64 ? 8 : 32;
+            fits = size <= max_gradient_run_row_in_block;
+            threads = static_cast<int>(warp_size * divide_up(size, warp_size * plan.values));
+            shared_bytes = (row_sum_doubles + static_cast<std::size_t>(size)) * sizeof(double);
         }
         else
         {
-            plan.vectors = aligned && has_whole_units(groups);
+            plan.kernel = rms_norm_kernel::rows;
             plan.sums_in_shared = size > max_gradient_row_in_registers;
-            plan.values = size <= 64 ? 8 : size <= max_gradient_row_in_registers ? 16 : 32;
+            plan.values = plan.sums_in_shared ? 32 : 16;
+            fits = size <= max_gradient_row_in_block;
+            threads = 128;
             if (size <= 512)
-            {
-                plan.threads = 128;
                 plan.lanes = size <= 128 ? 8 : 32;
-            }
             else
-            {
-                plan.threads = static_cast<int>(32 * divide_up(size, 32 * plan.values));
-                plan.lanes = plan.threads;
-            }
-
-            std::size_t sums = 0;
-            if (plan.sums_in_shared || plan.lanes < plan.threads)
-                sums = static_cast<std::size_t>(plan.threads) *
-                    static_cast<std::size_t>(plan.values);
-            plan.shared_bytes = (reduction_doubles + sums) * sizeof(double);
-
-            if (size <= max_gradient_row_in_block &&
-                plan.shared_bytes <= device.shared_bytes_per_block)
-            {
-                plan.kernel = rms_norm_gradient_kernel::rows;
-                plan.slices = make_rms_norm_slices(
-                    divide_up(num_groups, plan.threads / plan.lanes), 1);
-                plan.grid = plan.slices.count;
-            }
-            else
-            {
-                plan.kernel = rms_norm_gradient_kernel::long_rows;
-                plan.sums_in_shared = false;
-                plan.parts = make_rms_norm_parts(size);
-                plan_gradient_of_known_means(groups, plan);
-                plan.gain_sums = num_groups * plan.parts.count;
-            }
+                plan.lanes = threads = static_cast<int>(
+                    warp_size * divide_up(size, warp_size * plan.values));
+            groups_per_round = threads / plan.lanes;
+            shared_bytes = row_sum_doubles * sizeof(double);
+            if (plan.sums_in_shared || groups_per_round > 1)
+                shared_bytes += static_cast<std::size_t>(threads * plan.values) * sizeof(double);
         }
 
-        if (doubles == 0)
-            doubles = plan.gain_sums + (has_gains ? plan.slices.count * groups.num_gains : 0);
+        long long doubles = 0;
+        if (fits && shared_bytes <= device.shared_bytes_per_block)
+        {
+            if (has_runs)
+            {
+                plan.gradient = make_launch(num_groups, threads, shared_bytes, device);
+            }
+            else
+            {
+                plan.slices = make_rms_norm_slices(divide_up(num_groups, groups_per_round), 1);
+                plan.gradient = {plan.slices.count, threads, shared_bytes};
+            }
+        }
+        else
+        {
+            // Others are read twice: for their means, and for the gradient strip by strip.
+            plan.values = 8;
+            plan.sums_in_shared = false;
+            if (groups.stride > 1)
+            {
+                plan.kernel = rms_norm_kernel::long_columns;
+                threads = threads_of_long_columns;
+                shared_bytes = column_sum_bytes(threads);
+                plan.strips = divide_up(size, plan.values * (threads / warp_size));
+                plan.find_means = make_launch(
+                    divide_up(num_groups, warp_size), threads, shared_bytes, device);
+            }
+            else
+            {
+                plan.kernel = has_runs ? rms_norm_kernel::long_run_rows
+                                       : rms_norm_kernel::long_rows;
+                threads = threads_of_parts;
+                shared_bytes = row_sum_doubles * sizeof(double);
+                plan.lanes = threads;
+                plan.strips = divide_up(size, plan.values * threads);
+                plan.parts = has_runs
+                    ? make_rms_norm_parts(num_groups * groups.num_gains, groups.gain_run,
+                          plan.quads && groups.gain_run % quad_size == 0)
+                    : make_rms_norm_parts(num_groups, size, plan.quads);
+                plan.find_means = make_launch_of_parts(plan.parts, device);
+                plan.finish = make_launch(num_groups, threads, shared_bytes, device);
+                plan.finish_lanes = plan.parts.count == 1 ? 1 : warp_size;
+                doubles += plan.parts.rows * plan.parts.count;
+            }
+            plan.slices = make_rms_norm_slices(
+                divide_up(num_groups, groups_per_round), plan.strips);
+            plan.gradient = {plan.slices.count * plan.strips, threads, shared_bytes};
+            plan.means = doubles;
+            doubles += num_groups;
+        }
+
+        if (groups.num_gains != 0)
+        {
+            const long long tiles = divide_up(groups.num_gains, warp_size);
+            const std::size_t sum_bytes = threads_of_gain_sums * sizeof(double);
+            long long num_slices = plan.slices.count;
+            if (has_runs)
+            {
+                plan.run_sums = doubles;
+                doubles += num_groups * groups.num_gains;
+                plan.run_slices = make_rms_norm_slices(num_groups, 1);
+                num_slices = plan.run_slices.count;
+                plan.sum_runs = make_launch(
+                    num_slices * tiles, threads_of_gain_sums, sum_bytes, device);
+            }
+            plan.gain_sums = doubles;
+            doubles += num_slices * groups.num_gains;
+            plan.sum_slices = make_launch(tiles, threads_of_gain_sums, sum_bytes, device);
+        }
         plan.workspace_bytes = static_cast<std::size_t>(doubles) * sizeof(double);
         return plan;
     }
 
     // ----------------------------------------------------------------------------------------
+
 }
 
 #endif // DLIB_RMS_NORM_CUDA_PLAN_H_

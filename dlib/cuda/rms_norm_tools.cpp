@@ -60,7 +60,7 @@ namespace dlib::contrib
         const tensor& src,
         const tensor& gamma)
     {
-        normalize_tensors(on_cuda(), axes, gain_offset, eps, dest, scale, src, gamma);
+        normalize_tensors(rms_norm_on_device(), axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
     void cuda::rms_normalize_gradient(rms_norm_axes axes,
@@ -73,8 +73,8 @@ namespace dlib::contrib
         tensor& gamma_grad,
         resizable_tensor& dscale)
     {
-        normalize_gradient_of_tensors(on_cuda(), axes, gain_offset, gradient_input, scale, src,
-            gamma, src_grad, gamma_grad, dscale);
+        normalize_gradient_of_tensors(rms_norm_on_device(), axes, gain_offset, gradient_input,
+            scale, src, gamma, src_grad, gamma_grad, dscale);
     }
 
     namespace

@@ -29,17 +29,17 @@
 namespace cuda_on_cpu
 {
 
-    index3 thread_index;
-    index3 block_index_now;
-    index3 block_size;
-    index3 grid_size;
+    dimension thread_index;
+    dimension block_index;
+    dimension block_size;
+    dimension grid_size;
 
     namespace
     {
         constexpr unsigned warp_size = 32;
-        constexpr long long max_threads = 1024;
-        constexpr long long max_grid_x = 0x7fffffff;
-        constexpr long long max_grid_y = 65535;
+        constexpr unsigned max_threads = 1024;
+        constexpr unsigned max_grid = 0x7fffffff;
+        constexpr std::size_t shared_bytes_of_all = 48 * 1024;
         constexpr int launch_failure = 719;
 
         // ----------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ namespace cuda_on_cpu
             unsigned long num_launches = 0;
 
             launch_arguments launch;
-            std::vector<std::uint64_t> order; // the blocks, as they run
-            std::uint32_t block = 0;          // 1 + position in order of the block that runs
+            std::vector<unsigned> order; // the blocks, as they run
+            std::uint32_t block = 0;     // 1 + position in order of the block that runs
             shared_space shared;
 
             std::vector<gpu_thread> threads;
@@ -218,7 +218,8 @@ namespace cuda_on_cpu
             fiber caller; // of launch()
 
             std::vector<sector_access> sectors;
-            std::map<std::pair<unsigned, int>, unsigned> accesses_at_line;
+            std::map<std::tuple<const buffer_entry*, unsigned, int>, unsigned> accesses_at_line;
+            std::map<const void*, std::size_t> shared_bytes_of; // by kernel
 
             engine()
             {
@@ -266,9 +267,7 @@ namespace cuda_on_cpu
         {
             if (number == many)
                 return "more than one block";
-            const std::uint64_t at = gpu.order[number - 1];
-            const std::uint64_t width = static_cast<std::uint64_t>(gpu.launch.grid_x);
-            return "block (" + std::to_string(at % width) + "," + std::to_string(at / width) + ")";
+            return "block " + std::to_string(gpu.order[number - 1]);
         }
 
         std::string describe(const std::string& what, const std::string& who)
@@ -276,10 +275,10 @@ namespace cuda_on_cpu
             std::ostringstream sout;
             sout << "In kernel " << name_of_kernel() << ", " << who << ":\n"
                  << what << "\n"
-                 << "grid (" << gpu.launch.grid_x << "," << gpu.launch.grid_y << "), "
-                 << gpu.launch.threads << " threads, " << gpu.launch.shared_bytes
-                 << " bytes of shared memory, launch number " << gpu.num_launches << " since seed "
-                 << gpu.seed << " (CUDA_ON_CPU_SEED=" << gpu.seed << " repeats it)";
+                 << "grid " << gpu.launch.grid << ", " << gpu.launch.threads << " threads, "
+                 << gpu.launch.shared_bytes << " bytes of shared memory, launch number "
+                 << gpu.num_launches << " since seed " << gpu.seed
+                 << " (CUDA_ON_CPU_SEED=" << gpu.seed << " repeats it)";
             return sout.str();
         }
 
@@ -512,31 +511,31 @@ namespace cuda_on_cpu
                         "launch"));
             };
             check("The number of threads in a block", launch.threads, 1, max_threads);
-            check("The grid's x", launch.grid_x, 1, max_grid_x);
-            check("The grid's y", launch.grid_y, 1, max_grid_y);
+            check("The number of blocks", launch.grid, 1, max_grid);
+            const auto allowed = gpu.shared_bytes_of.find(launch.kernel);
+            const std::size_t most = allowed == gpu.shared_bytes_of.end() ? shared_bytes_of_all
+                                                                          : allowed->second;
             check("The number of bytes of shared memory",
                 static_cast<long long>(launch.shared_bytes), 0,
-                static_cast<long long>(gpu.options.shared_bytes_per_block));
+                static_cast<long long>(std::min(most, gpu.options.shared_bytes_per_block)));
         }
 
         void choose_blocks()
         {
             gpu.order.clear();
-            const auto width = static_cast<std::uint64_t>(gpu.launch.grid_x);
-            const auto height = static_cast<std::uint64_t>(gpu.launch.grid_y);
-            std::vector<block_index> chosen;
+            std::vector<long long> chosen;
             if (gpu.options.choose_blocks)
                 chosen = gpu.options.choose_blocks(name_of_kernel());
-            for (const block_index& b : chosen)
+            for (const long long b : chosen)
             {
-                if (b.x < width && b.y < height)
-                    gpu.order.push_back(b.y * width + b.x);
+                if (b < gpu.launch.grid)
+                    gpu.order.push_back(static_cast<unsigned>(b));
             }
             std::sort(gpu.order.begin(), gpu.order.end());
             gpu.order.erase(std::unique(gpu.order.begin(), gpu.order.end()), gpu.order.end());
             if (chosen.empty())
             {
-                for (std::uint64_t i = 0; i < width * height; ++i)
+                for (unsigned i = 0; i < gpu.launch.grid; ++i)
                     gpu.order.push_back(i);
             }
             shuffle(gpu.order.begin(), gpu.order.end());
@@ -595,7 +594,7 @@ namespace cuda_on_cpu
 
         void note_sectors(buffer_entry& b, std::uintptr_t p, std::size_t bytes, location here)
         {
-            const unsigned n = gpu.accesses_at_line[{gpu.current->index, here.line}]++;
+            const unsigned n = gpu.accesses_at_line[{&b, gpu.current->index, here.line}]++;
             for (std::uintptr_t sector = p / 32; sector <= (p + bytes - 1) / 32; ++sector)
                 gpu.sectors.push_back({&b, gpu.current->index / warp_size, here.line, n, sector});
         }
@@ -688,8 +687,8 @@ namespace cuda_on_cpu
             return launch_failure;
 
         choose_blocks();
-        grid_size = {static_cast<unsigned>(launch.grid_x), static_cast<unsigned>(launch.grid_y), 1};
-        block_size = {static_cast<unsigned>(launch.threads), 1, 1};
+        grid_size.x = launch.grid;
+        block_size.x = launch.threads;
         if (gpu.options.check_races)
         {
             for (const auto& b : buffers)
@@ -702,9 +701,7 @@ namespace cuda_on_cpu
         {
             for (gpu.block = 1; gpu.block <= gpu.order.size(); ++gpu.block)
             {
-                const std::uint64_t at = gpu.order[gpu.block - 1];
-                block_index_now.x = static_cast<unsigned>(at % grid_size.x);
-                block_index_now.y = static_cast<unsigned>(at / grid_size.x);
+                block_index.x = gpu.order[gpu.block - 1];
                 run_block();
                 count_sectors();
             }
@@ -722,14 +719,26 @@ namespace cuda_on_cpu
         if (gpu.options.record_launches)
         {
             gpu.launches.push_back(
-                {name_of_kernel(), grid_size.x, grid_size.y, block_size.x, launch.shared_bytes});
+                {name_of_kernel(), grid_size.x, block_size.x, launch.shared_bytes, launch.stream});
         }
         return 0;
     }
 
     // ----------------------------------------------------------------------------------------
 
+    void allow_shared_bytes(const void* kernel, std::size_t bytes)
+    {
+        gpu.shared_bytes_of[kernel] = bytes;
+    }
+
     void* shared_memory() { return gpu.shared.get(); }
+
+    double random_factor()
+    {
+        const double steps = 1000;
+        const double step = random_below(static_cast<std::size_t>(2 * steps) + 1) - steps;
+        return 1 + step / steps / (1 << 18);
+    }
 
     void check_read(const void* address, std::size_t bytes, std::size_t alignment, location here)
     {
@@ -751,6 +760,25 @@ namespace cuda_on_cpu
             if (t.writer != 0 && t.writer != gpu.block)
                 fail_race(b, p + i, "read", "wrote", t.writer, here);
             t.reader = t.reader == 0 || t.reader == gpu.block ? gpu.block : many;
+        }
+    }
+
+    void check_constant_read(const void* address,
+        std::size_t bytes,
+        std::size_t alignment,
+        location here)
+    {
+        check_read(address, bytes, alignment, here);
+        if (buffers.empty() || !gpu.options.check_races)
+            return;
+        const auto p = reinterpret_cast<std::uintptr_t>(address);
+        buffer_entry& b = find_buffer(p, bytes, "Read", here);
+        for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+        {
+            touched& t = *b.at(p + i);
+            if (t.writer != 0)
+                fail_race(b, p + i, "read as a constant", "wrote", t.writer, here);
+            t.reader = many; // so that no block can write it
         }
     }
 

@@ -33,16 +33,11 @@ namespace cuda_on_cpu
 
     // ----------------------------------------------------------------------------------------
 
-    struct block_index
-    {
-        unsigned x = 0;
-        unsigned y = 0;
-    };
-
     struct settings
     {
-        // What the device says about itself, and what a launch is checked against.
-        int num_multiprocessors = 4;
+        // The only device there is, and what it says about itself. Launches are checked against
+        // that.
+        int device = 0;
         std::size_t shared_bytes_per_block = 227 * 1024;
 
         // Which launch from now on fails instead of running: 1 is the next, 0 none.
@@ -59,7 +54,7 @@ namespace cuda_on_cpu
 
         // For grids too large to be run: which blocks of a kernel of this name run. All of them
         // if it returns none.
-        std::function<std::vector<block_index>(const std::string& kernel)> choose_blocks;
+        std::function<std::vector<long long>(const std::string& kernel)> choose_blocks;
     };
 
     settings& current_settings();
@@ -98,10 +93,10 @@ namespace cuda_on_cpu
     struct launch_record
     {
         std::string kernel;
-        unsigned grid_x;
-        unsigned grid_y;
+        unsigned grid;
         unsigned threads;
         std::size_t shared_bytes;
+        const void* stream;
     };
 
     std::vector<launch_record>& launches();
@@ -181,25 +176,23 @@ namespace cuda_on_cpu
         }
     };
 
-    struct index3
+    struct dimension
     {
         unsigned x = 0;
-        unsigned y = 0;
-        unsigned z = 0;
     };
 
-    extern index3 thread_index;
-    extern index3 block_index_now;
-    extern index3 block_size;
-    extern index3 grid_size;
+    extern dimension thread_index;
+    extern dimension block_index;
+    extern dimension block_size;
+    extern dimension grid_size;
 
     struct launch_arguments
     {
         const void* kernel;
-        long long grid_x;
-        long long grid_y;
-        long long threads;
+        unsigned grid;
+        unsigned threads;
         std::size_t shared_bytes;
+        const void* stream;
         void (*run_thread)(const void* context);
         const void* context;
     };
@@ -213,9 +206,23 @@ namespace cuda_on_cpu
             - fault
     !*/
 
+    void allow_shared_bytes(const void* kernel, std::size_t bytes);
+    /*!
+        ensures
+            - launches of this kernel can have more shared memory than others
+    !*/
+
     void* shared_memory();
 
+    double random_factor();
+    /*!
+        ensures
+            - returns a number from 1 - 2^-18 to 1 + 2^-18
+    !*/
+
     void check_read(const void* p, std::size_t bytes, std::size_t alignment, location here);
+    void
+    check_constant_read(const void* p, std::size_t bytes, std::size_t alignment, location here);
     void check_write(const void* p, std::size_t bytes, std::size_t alignment, location here);
 
     void meet_block(location here);

@@ -1,6 +1,6 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// Tensors in, kernels' launchers on raw pointers below.
+// Tensors come to the launchers as they do with CUDA, through rms_norm_tensors.h.
 
 #include "cuda_on_cpu_backend.h"
 
@@ -10,7 +10,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "../../cuda/rms_norm_arguments.h"
+#include "../../cuda/rms_norm_tensors.h"
 #include "kernels_on_cpu.h"
 
 namespace test
@@ -24,73 +24,92 @@ namespace test
         using cuda_on_cpu::access;
         using cuda_on_cpu::global_buffer;
 
-        const auto host_address = [](const dlib::tensor& t) { return t.host(); };
-
-        class visible_memory
+        class simulated_device
         {
             /*!
                 WHAT THIS OBJECT REPRESENTS
-                    The buffers that the kernels of one call may use.
+                    The device of one call: its kernels may use the memory that they were given
+                    and no other.
             !*/
         public:
-            const float* input(const char* name, const dlib::tensor& t)
+            const float* address(const dlib::tensor& t) const { return t.host(); }
+
+            const float* read(const dlib::tensor& t)
             {
-                return add(name, t.host(), t.size(), access::read_only);
+                return add(t.host(), t.size(), access::read_only);
             }
 
-            float* output(const char* name, dlib::tensor& t)
+            float* read_and_write(dlib::tensor& t)
+            {
+                // It may be an input too.
+                const auto is_same = [&](const entry& e) { return e.begin == t.host(); };
+                buffers.erase(
+                    std::remove_if(buffers.begin(), buffers.end(), is_same), buffers.end());
+                return add(t.host(), t.size(), access::read_write);
+            }
+
+            float* write(dlib::tensor& t)
             {
                 std::fill(t.begin(), t.end(), std::numeric_limits<float>::quiet_NaN());
-                return in_and_output(name, t);
+                return add(t.host(), t.size(), access::read_write);
             }
 
-            float* in_and_output(const char* name, dlib::tensor& t)
+            void run(const rms_norm_forward<float>& pass)
             {
-                add(name, t.host(), t.size(), access::read_write);
-                return t.size() == 0 ? nullptr : t.host();
+                const auto plan = kernels::plan_rms_normalize(
+                    pass.groups, kernels::is_aligned(pass), properties());
+                void* const memory = workspace(plan.workspace_bytes);
+                check(kernels::launch_rms_normalize(pass, plan, memory, nullptr));
             }
 
-            void* workspace(std::size_t bytes)
+            void run(const rms_norm_backward<float>& pass)
             {
-                const std::size_t n = (bytes + sizeof(double) - 1) / sizeof(double);
-                memory.assign(n, std::numeric_limits<double>::quiet_NaN());
-                if (bytes == 0)
-                    return nullptr;
-                buffers.push_back(std::make_unique<global_buffer>(
-                    "workspace", memory.data(), bytes, access::read_write));
-                return memory.data();
+                const auto plan = kernels::plan_rms_normalize_gradient(
+                    pass.groups, kernels::is_aligned(pass), properties());
+                void* const memory = workspace(plan.workspace_bytes);
+                check(kernels::launch_rms_normalize_gradient(pass, plan, memory, nullptr));
             }
 
         private:
-            const float* add(const char* name, const float* p, std::size_t size, access allowed)
+            struct entry
+            {
+                const void* begin;
+                std::unique_ptr<global_buffer> buffer;
+            };
+
+            template <typename T>
+            T* add(T* begin, std::size_t size, access allowed)
             {
                 if (size == 0)
                     return nullptr;
-                buffers.push_back(
-                    std::make_unique<global_buffer>(name, p, size * sizeof(float), allowed));
-                return p;
+                const std::string name = "buffer " + std::to_string(buffers.size());
+                buffers.push_back({begin,
+                    std::make_unique<global_buffer>(name, begin, size * sizeof(T), allowed)});
+                return begin;
             }
 
-            std::vector<std::unique_ptr<global_buffer>> buffers;
-            std::vector<double> memory;
-        };
-
-        kernels::rms_norm_device current_device()
-        {
-            kernels::rms_norm_device device;
-            if (kernels::rms_norm_current_device(device) != cudaSuccess)
-                throw std::runtime_error("rms_norm_current_device() failed");
-            return device;
-        }
-
-        void check_launch(const char* what, cudaError_t error)
-        {
-            if (error != cudaSuccess)
+            double* workspace(std::size_t bytes)
             {
-                throw std::runtime_error(
-                    std::string(what) + " returned error " + std::to_string(error));
+                doubles.assign(bytes / sizeof(double), std::numeric_limits<double>::quiet_NaN());
+                return add(doubles.data(), doubles.size(), access::read_write);
             }
-        }
+
+            static kernels::rms_norm_device properties()
+            {
+                kernels::rms_norm_device device;
+                check(kernels::get_rms_norm_device(cuda_on_cpu::current_settings().device, device));
+                return device;
+            }
+
+            static void check(cudaError_t error)
+            {
+                if (error != cudaSuccess)
+                    throw std::runtime_error("the runtime returned " + std::to_string(error));
+            }
+
+            std::vector<entry> buffers;
+            std::vector<double> doubles;
+        };
 
         // ----------------------------------------------------------------------------------------
 
@@ -102,23 +121,7 @@ namespace test
             const dlib::tensor& src,
             const dlib::tensor& gamma)
         {
-            const rms_norm_groups groups = check_rms_normalize(
-                axes, gain_offset, eps, dest, scale, src, gamma, host_address);
-            dest.copy_size(src);
-            set_size(scale, rms_norm_scale_dims(axes, dims_of(src)));
-
-            visible_memory memory;
-            const bool in_place = dest.host() == src.host();
-            float* to = in_place ? memory.in_and_output("dest", dest) : memory.output("dest", dest);
-            const float* from = in_place ? to : memory.input("src", src);
-            const float* gain = memory.input("gamma", gamma);
-            float* stats = memory.output("scale", scale);
-            const kernels::rms_norm_device device = current_device();
-            void* workspace = memory.workspace(
-                kernels::rms_normalize_workspace_bytes(groups, device));
-            check_launch("launch_rms_normalize",
-                kernels::launch_rms_normalize(groups, device, eps, static_cast<float>(gain_offset),
-                    from, gain, to, stats, workspace, nullptr));
+            normalize_tensors(simulated_device(), axes, gain_offset, eps, dest, scale, src, gamma);
         }
 
         void gradient(rms_norm_axes axes,
@@ -131,27 +134,8 @@ namespace test
             dlib::tensor& gamma_grad,
             dlib::resizable_tensor& dscale)
         {
-            bool in_place = false;
-            const rms_norm_groups groups = check_rms_normalize_gradient(axes, gain_offset,
-                gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale, host_address,
-                in_place);
-            set_size(dscale, rms_norm_scale_dims(axes, dims_of(src)));
-
-            visible_memory memory;
-            float* dx = memory.in_and_output("src_grad", src_grad);
-            const float* d = in_place ? dx : memory.input("gradient_input", gradient_input);
-            const float* stats = memory.input("scale", scale);
-            const float* from = memory.input("src", src);
-            const float* gain = memory.input("gamma", gamma);
-            float* dgain = memory.output("gamma_grad", gamma_grad);
-            float* dstats = memory.output("dscale", dscale);
-            const kernels::rms_norm_device device = current_device();
-            void* workspace = memory.workspace(
-                kernels::rms_normalize_gradient_workspace_bytes(groups, device));
-            check_launch("launch_rms_normalize_gradient",
-                kernels::launch_rms_normalize_gradient(groups, device,
-                    static_cast<float>(gain_offset), d, stats, from, gain, dx, !in_place, dgain,
-                    dstats, workspace, nullptr));
+            normalize_gradient_of_tensors(simulated_device(), axes, gain_offset, gradient_input,
+                scale, src, gamma, src_grad, gamma_grad, dscale);
         }
     }
 

@@ -2,10 +2,8 @@
 
 // The source of the CUDA kernels and launchers, compiled for the CPU.
 
-#include <cmath>
 #include "kernels_on_cpu.h"
 
 #define cuda DLIB_TEST_KERNEL_NAMESPACE
-#include "../../cuda/rms_norm_kernels.h"
-#include "../../cuda/rms_norm_kernels.cu"
+#include "../../cuda/rms_norm_launch.cu"
 #undef cuda

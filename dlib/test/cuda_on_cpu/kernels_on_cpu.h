@@ -8,11 +8,11 @@
 
 #include <cstddef>
 #include <cuda_runtime_api.h>
-#include "../../cuda/rms_norm_groups.h"
+#include "../../cuda/rms_norm_pass.h"
 
 #define cuda DLIB_TEST_KERNEL_NAMESPACE
 #include "../../cuda/rms_norm_cuda_plan.h"
-#include "../../cuda/rms_norm_kernels.cuh"
+#include "../../cuda/rms_norm_launch.h"
 #undef cuda
 
 namespace kernels = dlib::contrib::DLIB_TEST_KERNEL_NAMESPACE;

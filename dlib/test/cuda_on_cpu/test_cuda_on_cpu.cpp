@@ -81,8 +81,8 @@ namespace toy_kernels
 
     __global__ void touch(float* out, between_blocks kind)
     {
-        const unsigned self = blockIdx.x + gridDim.x * blockIdx.y;
-        const unsigned other = (self + 1) % (gridDim.x * gridDim.y);
+        const unsigned self = blockIdx.x;
+        const unsigned other = (self + 1) % gridDim.x;
         if (kind == between_blocks::none)
             store(out + self, load(out + self) + 1);
         else if (kind == between_blocks::all_write)
@@ -99,6 +99,15 @@ namespace toy_kernels
             store(out + blockIdx.x, load(data + 1));
     }
 
+    __global__ void write_a_constant(float* data, bool before)
+    {
+        if (before)
+            store(data + blockIdx.x, 1.0f);
+        const float value = load_constant(data + blockIdx.x);
+        if (!before)
+            store(data + blockIdx.x, value + 1);
+    }
+
     __global__ void read_what_all_read(const float* in, float* out)
     {
         store(out + blockIdx.x, load(in));
@@ -112,11 +121,6 @@ namespace toy_kernels
         for (int step = 16; step > 0; step /= 2)
             value += __shfl_xor_sync(all_lanes, value, step);
         store(out + threadIdx.x, value);
-    }
-
-    __global__ void shift_down(int* seen, unsigned delta)
-    {
-        seen[threadIdx.x] = __shfl_down_sync(all_lanes, static_cast<int>(threadIdx.x), delta);
     }
 
     __global__ void halves_by_themselves(float* seen)
@@ -158,10 +162,7 @@ namespace toy_kernels
 
     // ----------------------------------------------------------------------------------------
 
-    __global__ void copy_one(const float* in, float* out)
-    {
-        store_streaming(out, load_streaming(in));
-    }
+    __global__ void copy_one(const float* in, float* out) { store(out, load_streaming(in)); }
 
     __global__ void copy_four(const float* in, float* out)
     {
@@ -246,6 +247,20 @@ namespace
         return text.find(part) != std::string::npos;
     }
 
+    template <typename... parameters, typename... arguments>
+    cudaError_t launch(void (*kernel)(parameters...),
+        unsigned grid,
+        unsigned threads,
+        std::size_t shared_bytes,
+        arguments... values)
+    {
+        cudaLaunchConfig_t config = {};
+        config.gridDim = dim3(grid);
+        config.blockDim = dim3(threads);
+        config.dynamicSmemBytes = shared_bytes;
+        return cudaLaunchKernelEx(&config, kernel, static_cast<parameters>(values)...);
+    }
+
     cudaError_t reverse(std::vector<float>& out, unsigned threads, bool with_barrier)
     {
         const unsigned blocks = 3;
@@ -253,8 +268,8 @@ namespace
         for (std::size_t i = 0; i < in.size(); ++i)
             in[i] = static_cast<float>(i);
         out.assign(in.size(), -1);
-        return launch(reverse_block, blocks, 1, threads, threads * sizeof(float), nullptr,
-            in.data(), out.data(), with_barrier);
+        return launch(reverse_block, blocks, threads, threads * sizeof(float), in.data(),
+            out.data(), with_barrier);
     }
 
     bool is_reversed(const std::vector<float>& out, unsigned threads)
@@ -290,8 +305,7 @@ namespace
             for (int repeat = 0; repeat < 20; ++repeat)
             {
                 std::vector<float> sums(3);
-                launch(sum_rounds, 1, 1, 256, 8 * sizeof(float), nullptr, sums.data(), 3,
-                    with_second_barrier);
+                launch(sum_rounds, 1, 256, 8 * sizeof(float), sums.data(), 3, with_second_barrier);
                 wrong += sums != std::vector<float>{0, 256, 512};
             }
             return wrong;
@@ -299,15 +313,15 @@ namespace
         DLIB_TEST(wrong_rounds(true) == 0);
         DLIB_TEST(wrong_rounds(false) > 0);
 
-        std::string text = fault_of([]() { launch(barrier_for_some, 2, 1, 64, 0, nullptr, 37); });
+        std::string text = fault_of([]() { launch(barrier_for_some, 2, 64, 0, 37); });
         DLIB_TEST_MSG(has(text, "barrier_for_some"), text);
         DLIB_TEST_MSG(has(text, "threads 0 to 36: at __syncthreads"), text);
         DLIB_TEST_MSG(has(text, "threads 37 to 63: exited"), text);
         DLIB_TEST_MSG(has(text, "CUDA_ON_CPU_SEED=" + std::to_string(seed())), text);
-        DLIB_TEST(fault_of([]() { launch(barrier_for_some, 2, 1, 64, 0, nullptr, 64); }) == "");
-        DLIB_TEST(fault_of([]() { launch(barrier_for_some, 2, 1, 64, 0, nullptr, 0); }) == "");
+        DLIB_TEST(fault_of([]() { launch(barrier_for_some, 2, 64, 0, 64); }) == "");
+        DLIB_TEST(fault_of([]() { launch(barrier_for_some, 2, 64, 0, 0); }) == "");
 
-        text = fault_of([]() { launch(two_barriers, 1, 1, 64, 0, nullptr); });
+        text = fault_of([]() { launch(two_barriers, 1, 64, 0); });
         DLIB_TEST_MSG(has(text, "different barriers"), text);
         DLIB_TEST_MSG(has(text, "threads 40 to 63: at __syncthreads"), text);
 
@@ -322,7 +336,7 @@ namespace
         const global_buffer d("data", data.data(), data.size() * sizeof(float), access::read_write);
         const global_buffer o("out", out.data(), out.size() * sizeof(float), access::read_write);
         const auto touching = [&](between_blocks kind)
-        { return fault_of([&]() { launch(touch, 4, 3, 1, 0, nullptr, data.data(), kind); }); };
+        { return fault_of([&]() { launch(touch, 12, 1, 0, data.data(), kind); }); };
 
         DLIB_TEST(touching(between_blocks::none) == "");
         DLIB_TEST(data == std::vector<float>(12, 1));
@@ -339,16 +353,22 @@ namespace
             // found in whichever order the blocks run
             text = touching(between_blocks::read_what_another_writes);
             DLIB_TEST_MSG(has(text, "Race between blocks"), text);
-            text = fault_of([&]()
-                { launch(write_what_another_read, 3, 1, 1, 0, nullptr, data.data(), out.data()); });
+            text = fault_of(
+                [&]() { launch(write_what_another_read, 3, 1, 0, data.data(), out.data()); });
             DLIB_TEST_MSG(has(text, "Race between blocks"), text);
             DLIB_TEST_MSG(has(text, "at byte 4 of data"), text);
         }
 
-        DLIB_TEST(fault_of(
-                      [&]() {
-                          launch(read_what_all_read, 12, 1, 1, 0, nullptr, data.data(), out.data());
-                      }) == "");
+        // a constant can't be written, not even by the block that reads it
+        for (const bool before : {false, true})
+        {
+            const std::string text = fault_of(
+                [&]() { launch(write_a_constant, 3, 1, 0, data.data(), before); });
+            DLIB_TEST_MSG(has(text, before ? "read as a constant at byte" : "write at byte"), text);
+        }
+
+        DLIB_TEST(fault_of([&]()
+                      { launch(read_what_all_read, 12, 1, 0, data.data(), out.data()); }) == "");
 
         const scoped_settings restore;
         current_settings().check_races = false;
@@ -360,25 +380,17 @@ namespace
         std::vector<double> in(64), sums(64);
         for (std::size_t i = 0; i < in.size(); ++i)
             in[i] = static_cast<double>(i * i);
-        launch(sum_by_xor, 1, 1, 64, 0, nullptr, in.data(), sums.data());
+        launch(sum_by_xor, 1, 64, 0, in.data(), sums.data());
         for (std::size_t i = 0; i < sums.size(); ++i)
             DLIB_TEST(sums[i] == (i < 32 ? 10416 : 74928));
 
-        std::vector<int> seen(32);
-        launch(shift_down, 1, 1, 32, 0, nullptr, seen.data(), 5);
-        for (int i = 0; i < 32; ++i)
-            DLIB_TEST(seen[static_cast<std::size_t>(i)] == (i < 27 ? i + 5 : i));
-
         std::vector<float> first(64);
-        launch(halves_by_themselves, 1, 1, 64, 0, nullptr, first.data());
+        launch(halves_by_themselves, 1, 64, 0, first.data());
         for (std::size_t i = 0; i < first.size(); ++i)
             DLIB_TEST(first[i] == static_cast<float>(i / 16 * 16));
 
         const auto with_mask = [](unsigned threads, unsigned mask, int source_lane)
-        {
-            return fault_of(
-                [=]() { launch(warp_with_mask, 1, 1, threads, 0, nullptr, mask, source_lane); });
-        };
+        { return fault_of([=]() { launch(warp_with_mask, 1, threads, 0, mask, source_lane); }); };
         DLIB_TEST(with_mask(32, all_lanes, 31) == "");
         std::string text = with_mask(32, 0xfffffffe, 1);
         DLIB_TEST_MSG(has(text, "thread 0"), text);
@@ -389,14 +401,14 @@ namespace
         DLIB_TEST_MSG(has(text, "never come"), text);
         DLIB_TEST_MSG(has(text, "threads 0 to 15: at __shfl_sync with mask ffffffff"), text);
 
-        text = fault_of([]() { launch(warp_after_exit, 1, 1, 32, 0, nullptr); });
+        text = fault_of([]() { launch(warp_after_exit, 1, 32, 0); });
         DLIB_TEST_MSG(has(text, "threads 7 to 7: exited"), text);
-        text = fault_of([]() { launch(warp_against_barrier, 1, 1, 32, 0, nullptr); });
+        text = fault_of([]() { launch(warp_against_barrier, 1, 32, 0); });
         DLIB_TEST_MSG(has(text, "threads 3 to 3: at __syncthreads"), text);
         DLIB_TEST_MSG(has(text, "threads 4 to 31: at __syncwarp with mask ffffffff"), text);
-        text = fault_of([]() { launch(two_masks, 1, 1, 32, 0, nullptr); });
+        text = fault_of([]() { launch(two_masks, 1, 32, 0); });
         DLIB_TEST_MSG(has(text, "different masks"), text);
-        text = fault_of([]() { launch(two_places, 1, 1, 32, 0, nullptr); });
+        text = fault_of([]() { launch(two_places, 1, 32, 0); });
         DLIB_TEST_MSG(has(text, "at different places"), text);
     }
 
@@ -410,7 +422,7 @@ namespace
         const global_buffer i("in", in, 8 * sizeof(float), access::read_only);
         const global_buffer o("out", out, 8 * sizeof(float), access::read_write);
         const auto copying = [](void (*kernel)(const float*, float*), const float* from, float* to)
-        { return fault_of([=]() { launch(kernel, 1, 1, 1, 0, nullptr, from, to); }); };
+        { return fault_of([=]() { launch(kernel, 1, 1, 0, from, to); }); };
 
         DLIB_TEST(copying(copy_one, in + 7, out + 7) == "");
         DLIB_TEST(copying(copy_four, in + 4, out) == "");
@@ -444,16 +456,16 @@ namespace
     void test_shared_memory()
     {
         std::vector<float> out(5);
-        launch(read_uninitialized, 5, 1, 1, 24, nullptr, out.data());
+        launch(read_uninitialized, 5, 1, 24, out.data());
         for (const float value : out)
             DLIB_TEST(std::isnan(value));
         std::vector<double> out_double(5);
-        launch(read_uninitialized_double, 5, 1, 1, 24, nullptr, out_double.data());
+        launch(read_uninitialized_double, 5, 1, 24, out_double.data());
         for (const double value : out_double)
             DLIB_TEST(std::isnan(value));
 
         const auto writing = [](int at)
-        { return fault_of([=]() { launch(write_shared, 1, 1, 1, 24, nullptr, at); }); };
+        { return fault_of([=]() { launch(write_shared, 1, 1, 24, at); }); };
         DLIB_TEST(writing(5) == "");
         DLIB_TEST(has(writing(6), "outside its shared memory"));
         DLIB_TEST(has(writing(-1), "outside its shared memory"));
@@ -461,27 +473,34 @@ namespace
 
     void test_limits()
     {
-        const auto launching = [](long long x, long long y, long long threads, std::size_t shared) {
-            return fault_of([=]() { launch(barrier_for_some, x, y, threads, shared, nullptr, 0); });
-        };
+        const auto launching = [](unsigned grid, unsigned threads, std::size_t shared)
+        { return fault_of([=]() { launch(barrier_for_some, grid, threads, shared, 0u); }); };
         const scoped_settings restore;
         current_settings().choose_blocks = [](const std::string&)
-        { return std::vector<block_index>(1); };
+        { return std::vector<long long>(1); };
         const std::size_t most_shared = current_settings().shared_bytes_per_block;
 
-        DLIB_TEST(launching(0x7fffffff, 65535, 1024, most_shared) == "");
-        DLIB_TEST(has(launching(1, 1, 1025, 0), "threads in a block is 1025"));
-        DLIB_TEST(has(launching(1, 1, 0, 0), "threads in a block is 0"));
-        DLIB_TEST(has(launching(0x80000000, 1, 1, 0), "grid's x is 2147483648"));
-        DLIB_TEST(has(launching(0, 1, 1, 0), "grid's x is 0"));
-        DLIB_TEST(has(launching(1, 65536, 1, 0), "grid's y is 65536"));
-        DLIB_TEST(has(launching(1, 1, 1, most_shared + 1), "bytes of shared memory"));
+        DLIB_TEST(launching(0x7fffffff, 1024, 48 * 1024) == "");
+        DLIB_TEST(has(launching(1, 1025, 0), "threads in a block is 1025"));
+        DLIB_TEST(has(launching(1, 0, 0), "threads in a block is 0"));
+        DLIB_TEST(has(launching(0x80000000, 1, 0), "The number of blocks is 2147483648"));
+        DLIB_TEST(has(launching(0, 1, 0), "The number of blocks is 0"));
+
+        // more than 48 KiB of shared memory has to be asked for
+        DLIB_TEST(has(launching(1, 1, 48 * 1024 + 1), "bytes of shared memory is 49153"));
+        const auto attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+        const int most = static_cast<int>(most_shared);
+        DLIB_TEST(cudaFuncSetAttribute(barrier_for_some, attribute, most) == cudaSuccess);
+        DLIB_TEST(launching(1, 1, most_shared) == "");
+        DLIB_TEST(has(launching(1, 1, most_shared + 1), "bytes of shared memory"));
+        DLIB_TEST(
+            cudaFuncSetAttribute(barrier_for_some, attribute, most + 1) == cudaErrorInvalidValue);
 
         // a launch that fails does nothing else
         current_settings().failing_launch = 2;
-        DLIB_TEST(launch(barrier_for_some, 1, 1, 64, 0, nullptr, 0) == cudaSuccess);
-        DLIB_TEST(launch(barrier_for_some, 1, 1, 64, 0, nullptr, 3) == cudaErrorLaunchFailure);
-        DLIB_TEST(launch(barrier_for_some, 1, 1, 64, 0, nullptr, 0) == cudaSuccess);
+        DLIB_TEST(launch(barrier_for_some, 1, 64, 0, 0) == cudaSuccess);
+        DLIB_TEST(launch(barrier_for_some, 1, 64, 0, 3) == cudaErrorLaunchFailure);
+        DLIB_TEST(launch(barrier_for_some, 1, 64, 0, 0) == cudaSuccess);
     }
 
     void test_counts()
@@ -495,19 +514,19 @@ namespace
             launch_it();
             return b.sectors();
         };
-        DLIB_TEST(sectors([]() { launch(read_strided, 1, 1, 64, 0, nullptr, data, 1); }) == 8);
-        DLIB_TEST(sectors([]() { launch(read_strided, 1, 1, 64, 0, nullptr, data + 1, 1); }) == 10);
-        DLIB_TEST(sectors([]() { launch(read_strided, 2, 1, 64, 0, nullptr, data, 8); }) == 128);
-        DLIB_TEST(sectors([]() { launch(read_strided, 1, 1, 64, 0, nullptr, data, 0); }) == 2);
+        DLIB_TEST(sectors([]() { launch(read_strided, 1, 64, 0, data, 1); }) == 8);
+        DLIB_TEST(sectors([]() { launch(read_strided, 1, 64, 0, data + 1, 1); }) == 10);
+        DLIB_TEST(sectors([]() { launch(read_strided, 2, 64, 0, data, 8); }) == 128);
+        DLIB_TEST(sectors([]() { launch(read_strided, 1, 64, 0, data, 0); }) == 2);
         // lanes that skip an instruction do not disturb the count of the next
-        DLIB_TEST(sectors([]() { launch(read_by_lanes, 1, 1, 64, 0, nullptr, data, 5); }) == 10);
+        DLIB_TEST(sectors([]() { launch(read_by_lanes, 1, 64, 0, data, 5); }) == 10);
 
         current_settings().record_launches = true;
         launches().clear();
-        launch(read_strided, 2, 3, 64, 12, nullptr, data, 1);
+        launch(read_strided, 6, 64, 12, data, 1);
         DLIB_TEST(launches().size() == 1);
         DLIB_TEST(has(launches()[0].kernel, "read_strided"));
-        DLIB_TEST(launches()[0].grid_x == 2 && launches()[0].grid_y == 3);
+        DLIB_TEST(launches()[0].grid == 6);
         DLIB_TEST(launches()[0].threads == 64 && launches()[0].shared_bytes == 12);
         launches().clear();
     }
@@ -518,7 +537,7 @@ namespace
         {
             set_seed(value);
             std::vector<unsigned> order;
-            launch(note_order, 4, 1, 8, 0, nullptr, &order);
+            launch(note_order, 4, 8, 0, &order);
             return order;
         };
 
@@ -549,16 +568,15 @@ namespace
         current_settings().choose_blocks = [](const std::string& kernel)
         {
             DLIB_TEST(has(kernel, "mark_far"));
-            return std::vector<block_index>{{0, 0}, {3, 0}, {4, 0}, {5, 0}, {4, 0}};
+            return std::vector<long long>{0, 3, 4, 5, 4};
         };
-        launch(mark_far, 5, 1, 1, 0, nullptr, begin, step);
+        launch(mark_far, 5, 1, 0, begin, step);
         for (unsigned i = 0; i < 5; ++i)
         {
             const float value = *reinterpret_cast<const float*>(begin + i * step);
             DLIB_TEST(value == (i == 1 || i == 2 ? 0 : static_cast<float>(1 + i)));
         }
-        const std::string text = fault_of(
-            [&]() { launch(mark_far, 5, 1, 1, 0, nullptr, begin + 4, step); });
+        const std::string text = fault_of([&]() { launch(mark_far, 5, 1, 0, begin + 4, step); });
         DLIB_TEST_MSG(has(text, "outside of every buffer"), text);
     }
 

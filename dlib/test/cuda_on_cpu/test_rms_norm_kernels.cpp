@@ -23,11 +23,11 @@ namespace
     using namespace test;
     using namespace dlib::contrib;
     using namespace cuda_on_cpu;
+    using kernels::rms_norm_backward_plan;
     using kernels::rms_norm_device;
     using kernels::rms_norm_forward_plan;
-    using kernels::rms_norm_gradient_kernel;
-    using kernels::rms_norm_gradient_plan;
     using kernels::rms_norm_kernel;
+    using kernels::rms_norm_launch;
 
     const float nan_value = std::numeric_limits<float>::quiet_NaN();
 
@@ -54,7 +54,6 @@ namespace
     rms_norm_device device_with(std::size_t shared_bytes)
     {
         rms_norm_device device;
-        device.num_multiprocessors = 4;
         device.shared_bytes_per_block = shared_bytes;
         return device;
     }
@@ -122,6 +121,7 @@ namespace
     struct setup
     {
         rms_norm_device device = device_with(most_shared_bytes);
+        cudaStream_t stream = nullptr;
         bool in_place = false;
         // of each array: how many floats it begins after a sector
         std::size_t src = 0;
@@ -158,12 +158,20 @@ namespace
             "src", s.in_place ? std::vector<float>() : p.src, s.src, access::read_only);
         device_floats gamma("gamma", p.gamma, s.gamma, access::read_only);
         device_floats scale("scale", nans(number_of_groups(p)), 0, access::read_write);
-        device_workspace workspace(kernels::rms_normalize_workspace_bytes(groups, s.device));
+
+        rms_norm_forward<float> pass;
+        pass.groups = groups;
+        pass.eps = p.eps;
+        pass.gain_offset = static_cast<float>(p.gain_offset);
+        pass.x = s.in_place ? dest.get() : src.get();
+        pass.gamma = gamma.get();
+        pass.y = dest.get();
+        pass.scale = scale.get();
+        const auto plan = kernels::plan_rms_normalize(groups, kernels::is_aligned(pass), s.device);
+        device_workspace workspace(plan.workspace_bytes);
 
         run_result r;
-        r.error = kernels::launch_rms_normalize(groups, s.device, p.eps,
-            static_cast<float>(p.gain_offset), s.in_place ? dest.get() : src.get(), gamma.get(),
-            dest.get(), scale.get(), workspace.get(), nullptr);
+        r.error = kernels::launch_rms_normalize(pass, plan, workspace.get(), s.stream);
         r.numbers.dest = dest.values();
         r.numbers.scale = scale.values();
         r.src = src.counts();
@@ -192,14 +200,24 @@ namespace
         device_floats scale("scale", scale_values, 0, access::read_only);
         device_floats gamma_grad("gamma_grad", nans(p.gamma.size()), 0, access::read_write);
         device_floats dscale("dscale", nans(scale_values.size()), 0, access::read_write);
-        device_workspace workspace(
-            kernels::rms_normalize_gradient_workspace_bytes(groups, s.device));
+
+        rms_norm_backward<float> pass;
+        pass.groups = groups;
+        pass.gain_offset = static_cast<float>(p.gain_offset);
+        pass.d = s.in_place ? src_grad.get() : gradient_input.get();
+        pass.x = src.get();
+        pass.gamma = gamma.get();
+        pass.scale = scale.get();
+        pass.dx = src_grad.get();
+        pass.add = !s.in_place;
+        pass.dgamma = gamma_grad.get();
+        pass.dscale = dscale.get();
+        const auto plan = kernels::plan_rms_normalize_gradient(
+            groups, kernels::is_aligned(pass), s.device);
+        device_workspace workspace(plan.workspace_bytes);
 
         run_result r;
-        r.error = kernels::launch_rms_normalize_gradient(groups, s.device,
-            static_cast<float>(p.gain_offset), s.in_place ? src_grad.get() : gradient_input.get(),
-            scale.get(), src.get(), gamma.get(), src_grad.get(), !s.in_place, gamma_grad.get(),
-            dscale.get(), workspace.get(), nullptr);
+        r.error = kernels::launch_rms_normalize_gradient(pass, plan, workspace.get(), s.stream);
         r.numbers.src_grad = src_grad.values();
         r.numbers.gamma_grad = gamma_grad.values();
         r.numbers.dscale = dscale.values();
@@ -263,7 +281,7 @@ namespace
     rms_norm_groups make_groups(layout kind, long long num_groups, long long size)
     {
         rms_norm_groups g;
-        g.blocks = num_groups;
+        g.outer = num_groups;
         g.size = size;
         if (kind != layout::plain)
             g.num_gains = size;
@@ -275,7 +293,7 @@ namespace
         if (kind == layout::columns)
         {
             g.stride = num_groups;
-            g.blocks = 1;
+            g.outer = 1;
         }
         return g;
     }
@@ -361,15 +379,16 @@ namespace
             {
                 const rms_norm_forward_plan p = kernels::plan_rms_normalize(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(p.kernel, p.values, p.lanes == p.threads, p.parts.lanes);
+                return std::make_tuple(
+                    p.kernel, p.values, p.lanes == p.normalize.threads, p.parts.lanes);
             }));
         add(last_sizes_before_changes(largest_threshold / unit,
             [&](long long n)
             {
-                const rms_norm_gradient_plan p = kernels::plan_rms_normalize_gradient(
+                const rms_norm_backward_plan p = kernels::plan_rms_normalize_gradient(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(
-                    p.kernel, p.values, p.lanes == p.threads, p.parts.lanes, p.sums_in_shared);
+                return std::make_tuple(p.kernel, p.values, p.lanes == p.gradient.threads,
+                    p.parts.lanes, p.sums_in_shared);
             }));
         return sizes;
     }
@@ -385,17 +404,15 @@ namespace
     //                                     plans
     // ----------------------------------------------------------------------------------------
 
-    bool is_on_chip(const rms_norm_forward_plan& plan)
+    template <typename plan_type>
+    bool is_on_chip(const plan_type& plan)
     {
-        return plan.kernel == rms_norm_kernel::rows || plan.kernel == rms_norm_kernel::columns;
+        return plan.kernel == rms_norm_kernel::rows || plan.kernel == rms_norm_kernel::run_rows ||
+            plan.kernel == rms_norm_kernel::columns;
     }
 
-    bool is_on_chip(const rms_norm_gradient_plan& plan)
-    {
-        return plan.kernel == rms_norm_gradient_kernel::rows ||
-            plan.kernel == rms_norm_gradient_kernel::run_rows ||
-            plan.kernel == rms_norm_gradient_kernel::columns;
-    }
+    const rms_norm_launch& main_launch(const rms_norm_forward_plan& plan) { return plan.normalize; }
+    const rms_norm_launch& main_launch(const rms_norm_backward_plan& plan) { return plan.gradient; }
 
     template <typename plan_type>
     long long plan_lanes(const plan_type& plan, const rms_norm_groups& groups)
@@ -404,14 +421,14 @@ namespace
             - returns how many threads of a block share one group (or, of run_rows, one run)
     !*/
     {
-        return groups.stride > 1 ? plan.threads / 32 : plan.lanes;
+        return groups.stride > 1 ? main_launch(plan).threads / 32 : plan.lanes;
     }
 
-    long long groups_per_pass(const rms_norm_gradient_plan& plan, const rms_norm_groups& groups)
+    long long groups_per_round(const rms_norm_backward_plan& plan, const rms_norm_groups& groups)
     {
         if (groups.stride > 1)
             return 32;
-        return plan.kernel == rms_norm_gradient_kernel::rows ? plan.threads / plan.lanes : 1;
+        return plan.kernel == rms_norm_kernel::rows ? plan.gradient.threads / plan.lanes : 1;
     }
 
     void kernels_change_at_the_named_sizes()
@@ -436,46 +453,56 @@ namespace
             rms_norm_kernel::nothing);
         DLIB_TEST(
             plan_rms_normalize_gradient(make_groups(layout::gains, 0, 5), true, device).kernel ==
-            rms_norm_gradient_kernel::nothing);
-        using gradient_kernel = rms_norm_gradient_kernel;
+            rms_norm_kernel::nothing);
         for (const layout kind : {layout::plain, layout::gains})
         {
             const long long size = max_gradient_row_in_block;
-            DLIB_TEST(gradient(kind, size).kernel == gradient_kernel::rows);
-            DLIB_TEST(gradient(kind, size + 1).kernel == gradient_kernel::long_rows);
+            DLIB_TEST(gradient(kind, size).kernel == rms_norm_kernel::rows);
+            DLIB_TEST(gradient(kind, size + 1).kernel == rms_norm_kernel::long_rows);
             DLIB_TEST(!gradient(kind, max_gradient_row_in_registers).sums_in_shared);
             DLIB_TEST(gradient(kind, max_gradient_row_in_registers + 1).sums_in_shared);
         }
         // a multiple of three, as make_groups() wants it
         const long long run_size = max_gradient_run_row_in_block / 3 * 3;
-        DLIB_TEST(gradient(layout::runs, run_size).kernel == gradient_kernel::run_rows);
-        DLIB_TEST(gradient(layout::runs, run_size + 3).kernel == gradient_kernel::long_run_rows);
+        DLIB_TEST(gradient(layout::runs, run_size).kernel == rms_norm_kernel::run_rows);
+        DLIB_TEST(gradient(layout::runs, run_size + 3).kernel == rms_norm_kernel::long_run_rows);
         const long long column = max_gradient_column_in_block;
-        DLIB_TEST(gradient(layout::columns, column).kernel == gradient_kernel::columns);
-        DLIB_TEST(gradient(layout::columns, column + 1).kernel == gradient_kernel::long_columns);
+        DLIB_TEST(gradient(layout::columns, column).kernel == rms_norm_kernel::columns);
+        DLIB_TEST(gradient(layout::columns, column + 1).kernel == rms_norm_kernel::long_columns);
         DLIB_TEST(!gradient(layout::columns, max_gradient_column_in_registers).sums_in_shared);
         DLIB_TEST(gradient(layout::columns, max_gradient_column_in_registers + 1).sums_in_shared);
 
         // What does not fit into the shared memory of a small GPU goes the way of long groups.
         const rms_norm_device small = device_with(least_shared_bytes);
         const rms_norm_groups row = make_groups(layout::gains, 8, 8192);
-        DLIB_TEST(plan_rms_normalize_gradient(row, true, device).kernel == gradient_kernel::rows);
+        DLIB_TEST(plan_rms_normalize_gradient(row, true, device).kernel == rms_norm_kernel::rows);
         DLIB_TEST(
-            plan_rms_normalize_gradient(row, true, small).kernel == gradient_kernel::long_rows);
+            plan_rms_normalize_gradient(row, true, small).kernel == rms_norm_kernel::long_rows);
     }
 
     // The launch bounds of the kernels, which are not looked at on the CPU.
     int most_threads(const rms_norm_forward_plan& plan)
     {
+        if (plan.kernel == rms_norm_kernel::long_rows)
+            return 256;
         return plan.kernel == rms_norm_kernel::columns && plan.values > 8 ? 1024 : 512;
     }
 
-    int most_threads(const rms_norm_gradient_plan& plan)
+    int most_threads(const rms_norm_backward_plan& plan)
     {
-        const bool rows = plan.kernel == rms_norm_gradient_kernel::rows ||
-            plan.kernel == rms_norm_gradient_kernel::long_rows ||
-            plan.kernel == rms_norm_gradient_kernel::long_run_rows;
+        const bool rows = plan.kernel == rms_norm_kernel::rows ||
+            plan.kernel == rms_norm_kernel::long_rows ||
+            plan.kernel == rms_norm_kernel::long_run_rows;
         return rows && !plan.sums_in_shared ? 256 : 512;
+    }
+
+    bool is_launch_of(const rms_norm_launch& launch,
+        long long blocks,
+        int threads,
+        const rms_norm_device& device)
+    {
+        return launch.grid == std::min(blocks, device.max_grid) && launch.threads == threads &&
+            launch.shared_bytes <= device.shared_bytes_per_block;
     }
 
     template <typename plan_type>
@@ -483,28 +510,45 @@ namespace
         const rms_norm_groups& groups,
         const rms_norm_device& device)
     {
-        return plan.threads > 0 && plan.threads % 32 == 0 && plan.threads <= most_threads(plan) &&
-            plan.threads % plan_lanes(plan, groups) == 0 &&
-            plan.shared_bytes <= device.shared_bytes_per_block;
+        const int threads = main_launch(plan).threads;
+        return threads > 0 && threads % 32 == 0 && threads <= most_threads(plan) &&
+            (plan_lanes(plan, groups) == 0 || threads % plan_lanes(plan, groups) == 0) &&
+            main_launch(plan).shared_bytes <= device.shared_bytes_per_block;
+    }
+
+    bool are_sound(const kernels::rms_norm_parts& parts,
+        const rms_norm_launch& launch,
+        const rms_norm_device& device)
+    {
+        const long long blocks = (parts.rows * parts.count + 256 / parts.lanes - 1) /
+            (256 / parts.lanes);
+        return parts.count * kernels::part_size >= parts.length &&
+            (parts.count - 1) * kernels::part_size < parts.length &&
+            is_launch_of(launch, blocks, 256, device);
     }
 
     void check_plan(const rms_norm_forward_plan& plan,
         const rms_norm_groups& g,
         const rms_norm_device& device)
     {
-        bool good = true;
+        bool good = has_sound_blocks(plan, g, device);
         if (plan.kernel == rms_norm_kernel::long_rows)
         {
-            good = plan.parts.length == g.size && plan.parts.count * kernels::part_size >= g.size &&
-                (plan.parts.count - 1) * kernels::part_size < g.size;
+            good = good && plan.parts.length == g.size && plan.parts.rows == g.num_groups() &&
+                are_sound(plan.parts, plan.sum_parts, device) &&
+                is_launch_of(plan.finish, g.num_groups(), 256, device) &&
+                is_launch_of(plan.normalize, g.num_groups() * plan.parts.count, 256, device) &&
+                plan.workspace_bytes ==
+                    static_cast<std::size_t>(g.num_groups() * plan.parts.count) * sizeof(double);
         }
         else
         {
-            const long long per_block = g.stride > 1 ? 32 : plan.threads / plan.lanes;
-            good = has_sound_blocks(plan, g, device) && plan.workspace_bytes == 0;
-            good = good &&
-                plan.grid ==
-                    std::min(device.max_grid, (g.num_groups() + per_block - 1) / per_block);
+            const int threads = plan.normalize.threads;
+            const long long per_block = g.stride > 1 ? 32 : threads / plan.lanes;
+            good = good && plan.workspace_bytes == 0 && plan.sum_parts.grid == 0 &&
+                plan.finish.grid == 0 &&
+                is_launch_of(
+                    plan.normalize, (g.num_groups() + per_block - 1) / per_block, threads, device);
         }
         if (is_on_chip(plan))
             good = good && plan.values * plan_lanes(plan, g) >= g.size;
@@ -513,39 +557,62 @@ namespace
                     << static_cast<int>(plan.kernel));
     }
 
-    bool are_sound(const kernels::rms_norm_slices& slices, long long passes)
+    bool are_sound(const kernels::rms_norm_slices& slices, long long rounds)
     /*!
         ensures
-            - returns whether the slices cover all passes, the last one not for nothing, and are
+            - returns whether the slices cover all rounds, the last one not for nothing, and are
               long where there is enough work, because each costs a row of sums.
     !*/
     {
-        const bool cover = slices.count * slices.passes_per_slice >= passes &&
-            (slices.count - 1) * slices.passes_per_slice < passes;
-        return cover && (passes < 1024 || slices.passes_per_slice >= 8);
+        const bool cover = slices.count * slices.rounds_per_slice >= rounds &&
+            (slices.count - 1) * slices.rounds_per_slice < rounds;
+        return cover && (rounds < 1024 || slices.rounds_per_slice >= 8);
     }
 
-    void check_plan(const rms_norm_gradient_plan& plan,
+    std::size_t workspace_needed(const rms_norm_backward_plan& plan, const rms_norm_groups& g)
+    {
+        const bool has_runs = g.num_gains != 0 && g.gain_run > 1;
+        long long doubles = plan.parts.rows * plan.parts.count;
+        if (!is_on_chip(plan))
+            doubles += g.num_groups();
+        if (has_runs)
+            doubles += g.num_groups() * g.num_gains;
+        doubles += (has_runs ? plan.run_slices : plan.slices).count * g.num_gains;
+        return static_cast<std::size_t>(doubles) * sizeof(double);
+    }
+
+    void check_plan(const rms_norm_backward_plan& plan,
         const rms_norm_groups& g,
         const rms_norm_device& device)
     {
+        const long long tiles = (g.num_gains + 31) / 32;
         bool good = has_sound_blocks(plan, g, device);
-        if (plan.kernel == rms_norm_gradient_kernel::run_rows)
+        if (plan.kernel == rms_norm_kernel::run_rows)
         {
-            good = good && plan.values * plan.threads >= g.size;
-            good = good && plan.grid == std::min(g.num_groups(), device.max_grid);
+            good = good && plan.values * plan.gradient.threads >= g.size;
+            good = good && plan.gradient.grid == std::min(g.num_groups(), device.max_grid);
         }
         else
         {
-            const long long per_pass = groups_per_pass(plan, g);
-            good = good && plan.chunks * plan.values * plan_lanes(plan, g) >= g.size;
-            good = good && plan.grid == plan.slices.count * plan.chunks && plan.grid <= 0x7fffffff;
-            good = good && are_sound(plan.slices, (g.num_groups() + per_pass - 1) / per_pass);
+            const long long per_round = groups_per_round(plan, g);
+            good = good && plan.strips * plan.values * plan_lanes(plan, g) >= g.size;
+            good = good && plan.gradient.grid == plan.slices.count * plan.strips &&
+                plan.gradient.grid <= 0x7fffffff;
+            good = good && are_sound(plan.slices, (g.num_groups() + per_round - 1) / per_round);
             if (is_on_chip(plan))
-                good = good && plan.chunks == 1;
+                good = good && plan.strips == 1;
         }
+        if (plan.kernel == rms_norm_kernel::long_columns)
+            good = good && is_launch_of(plan.find_means, (g.num_groups() + 31) / 32, 512, device);
+        else if (!is_on_chip(plan))
+            good = good && are_sound(plan.parts, plan.find_means, device) &&
+                is_launch_of(plan.finish, g.num_groups(), 256, device);
         if (g.num_gains != 0 && g.gain_run > 1)
-            good = good && are_sound(plan.gain_slices, g.num_groups());
+            good = good && are_sound(plan.run_slices, g.num_groups()) &&
+                is_launch_of(plan.sum_runs, plan.run_slices.count * tiles, 512, device);
+        if (g.num_gains != 0)
+            good = good && is_launch_of(plan.sum_slices, tiles, 512, device);
+        good = good && plan.workspace_bytes == workspace_needed(plan, g);
         DLIB_TEST_MSG(good,
             "size " << g.size << ", groups " << g.num_groups() << ", kernel "
                     << static_cast<int>(plan.kernel));
@@ -553,27 +620,26 @@ namespace
 
     auto what_bits_depend_on(const rms_norm_forward_plan& p)
     {
-        return std::make_tuple(
-            p.kernel, p.values, p.threads, p.lanes, p.parts.length, p.parts.count, p.parts.lanes);
-    }
-
-    auto what_bits_depend_on(const rms_norm_gradient_plan& p)
-    {
-        return std::make_tuple(p.kernel, p.values, p.threads, p.lanes, p.chunks, p.parts.length,
+        return std::make_tuple(p.kernel, p.values, p.normalize.threads, p.lanes, p.parts.length,
             p.parts.count, p.parts.lanes);
     }
 
-    auto what_gamma_grad_depends_on(const rms_norm_gradient_plan& p)
+    auto what_bits_depend_on(const rms_norm_backward_plan& p)
     {
-        return std::make_tuple(p.slices.count, p.slices.passes_per_slice, p.gain_slices.count,
-            p.gain_slices.passes_per_slice);
+        return std::make_tuple(p.kernel, p.values, p.gradient.threads, p.lanes, p.strips,
+            p.parts.length, p.parts.count, p.parts.lanes);
+    }
+
+    auto what_gamma_grad_depends_on(const rms_norm_backward_plan& p)
+    {
+        return std::make_tuple(p.slices.count, p.slices.rounds_per_slice, p.run_slices.count,
+            p.run_slices.rounds_per_slice);
     }
 
     void plans_are_sound_for_every_size(std::size_t shared_bytes)
     {
         const rms_norm_device device = device_with(shared_bytes);
         rms_norm_device other = device;
-        other.num_multiprocessors = 132;
         other.max_grid = 3;
 
         std::vector<long long> sizes = {100000, 262145, 1000000, 100000000, 3000000000};
@@ -610,9 +676,9 @@ namespace
 
                     DLIB_TEST(f.workspace_bytes == f2.workspace_bytes);
                     DLIB_TEST(b.workspace_bytes == b2.workspace_bytes);
-                    DLIB_TEST(!f2.vectors && !b2.vectors && !b2.vectors_in_runs);
+                    DLIB_TEST(!f2.quads && !b2.quads && !b2.parts.quads);
                     if (kind != layout::columns)
-                        DLIB_TEST(f.vectors == (size % 4 == 0) && b.vectors == (size % 4 == 0));
+                        DLIB_TEST(f.quads == (size % 4 == 0) && b.quads == (size % 4 == 0));
                 }
             }
         }
@@ -627,12 +693,12 @@ namespace
     void device_is_asked()
     {
         const scoped_settings restore;
-        current_settings().num_multiprocessors = 132;
+        current_settings().device = 3;
         current_settings().shared_bytes_per_block = 163 * 1024;
         rms_norm_device device;
-        DLIB_TEST(kernels::rms_norm_current_device(device) == cudaSuccess);
-        DLIB_TEST(device.num_multiprocessors == 132);
+        DLIB_TEST(kernels::get_rms_norm_device(3, device) == cudaSuccess);
         DLIB_TEST(device.shared_bytes_per_block == 163 * 1024);
+        DLIB_TEST(kernels::get_rms_norm_device(0, device) == cudaErrorInvalidDevice);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -663,7 +729,7 @@ namespace
         if (is_on_chip(plan))
             DLIB_TEST_MSG(f.scale.read == 0 && plan.workspace_bytes == 0, describe(p));
 
-        const rms_norm_gradient_plan gradient = kernels::plan_rms_normalize_gradient(
+        const rms_norm_backward_plan gradient = kernels::plan_rms_normalize_gradient(
             groups, true, s.device);
         const std::uint64_t inputs = is_on_chip(gradient) ? all : 2 * all;
         const run_result b = run_gradient(p, f.numbers.scale, s);
@@ -678,8 +744,12 @@ namespace
             b.gamma_grad.written == 4 * p.gamma.size() && b.gamma_grad.read == 0, describe(p));
         // Gains come from the cache, and are needed for the mean and for the gradient.
         DLIB_TEST_MSG(b.gamma.read <= 2 * all, describe(p));
+        // Each thread that has values of a group reads the group's mean, the rest is read once.
+        const std::uint64_t means = is_on_chip(gradient) ? 0 : 8 * number_of_groups(p);
+        const auto readers = static_cast<std::uint64_t>(
+            gradient.strips * plan_lanes(gradient, groups));
         DLIB_TEST_MSG(b.workspace.written <= gradient.workspace_bytes &&
-                b.workspace.read == b.workspace.written,
+                b.workspace.read == b.workspace.written + (readers - 1) * means,
             describe(p));
 
         // In place nothing is read for being added to.
@@ -787,8 +857,8 @@ namespace
 
     void blocks_that_go_over_many_groups()
     /*!
-        There are so many groups that each slice of gamma's gradient takes three passes, the last
-        slice fewer and the last pass not all of its groups.
+        There are so many groups that each slice of gamma's gradient takes three rounds, the last
+        slice fewer and the last round not all of its groups.
     !*/
     {
         const std::pair<layout, long long> shapes[] = {{layout::plain, 516}, {layout::gains, 6},
@@ -804,12 +874,12 @@ namespace
             const auto plan_for = [&](const rms_norm_groups& groups)
             { return kernels::plan_rms_normalize_gradient(groups, true, s.device); };
             const rms_norm_groups groups = make_groups(shape.first, 2, shape.second);
-            const rms_norm_gradient_plan plan = plan_for(groups);
-            const long long slices = (128 + plan.chunks - 1) / plan.chunks;
-            const long long count = (2 * slices + 2) * groups_per_pass(plan, groups) - 1;
+            const rms_norm_backward_plan plan = plan_for(groups);
+            const long long slices = (128 + plan.strips - 1) / plan.strips;
+            const long long count = (2 * slices + 2) * groups_per_round(plan, groups) - 1;
             const rms_norm_problem p = make_problem(rnd, shape.first, count, shape.second);
-            const rms_norm_gradient_plan q = plan_for(groups_of(p));
-            DLIB_TEST(std::max(q.slices.passes_per_slice, q.gain_slices.passes_per_slice) == 3);
+            const rms_norm_backward_plan q = plan_for(groups_of(p));
+            DLIB_TEST(std::max(q.slices.rounds_per_slice, q.run_slices.rounds_per_slice) == 3);
 
             rms_norm_result r = run_forward(p, s).numbers;
             setup in_place = s;
@@ -958,16 +1028,15 @@ namespace
         }
     };
 
-    std::function<std::vector<block_index>(const std::string&)> only(const std::string& kernel,
+    std::function<std::vector<long long>(const std::string&)> only(const std::string& kernel,
         const std::vector<long long>& blocks)
     {
         return [=](const std::string& name)
         {
-            std::vector<block_index> chosen;
+            std::vector<long long> chosen;
             if (name.find(kernel) != std::string::npos)
             {
-                for (const long long b : blocks)
-                    chosen.push_back({static_cast<unsigned>(b), 0});
+                chosen = blocks;
             }
             return chosen;
         };
@@ -978,7 +1047,7 @@ namespace
         const setup s;
         const run_result right = run_forward(p.small, s);
         const rms_norm_forward_plan plan = kernels::plan_rms_normalize(p.groups, true, s.device);
-        const long long per_block = p.groups.stride > 1 ? 32 : plan.threads / plan.lanes;
+        const long long per_block = p.groups.stride > 1 ? 32 : plan.normalize.threads / plan.lanes;
         std::vector<long long> blocks;
         for (const long long group : p.places)
             blocks.push_back(group / per_block);
@@ -993,9 +1062,15 @@ namespace
         device_floats gamma("gamma", p.small.gamma, 0, access::read_only);
         p.for_each([&](long long at, std::size_t i) { src[at] = p.small.src[i]; });
         DLIB_TEST(plan.workspace_bytes == 0);
-        DLIB_TEST(kernels::launch_rms_normalize(p.groups, s.device, p.small.eps,
-                      static_cast<float>(p.small.gain_offset), src.get(), gamma.get(), dest.get(),
-                      scale.get(), nullptr, nullptr) == cudaSuccess);
+        rms_norm_forward<float> pass;
+        pass.groups = p.groups;
+        pass.eps = p.small.eps;
+        pass.gain_offset = static_cast<float>(p.small.gain_offset);
+        pass.x = src.get();
+        pass.gamma = gamma.get();
+        pass.y = dest.get();
+        pass.scale = scale.get();
+        DLIB_TEST(kernels::launch_rms_normalize(pass, plan, nullptr, nullptr) == cudaSuccess);
 
         for (std::size_t group = 0; group < p.places.size(); ++group)
             DLIB_TEST(same_bits(scale[p.places[group]], right.numbers.scale[group]));
@@ -1008,13 +1083,13 @@ namespace
         const setup s;
         const rms_norm_result forward = run_forward(p.small, s).numbers;
         const rms_norm_result right = run_gradient(p.small, forward.scale, s).numbers;
-        const rms_norm_gradient_plan plan = kernels::plan_rms_normalize_gradient(
+        const rms_norm_backward_plan plan = kernels::plan_rms_normalize_gradient(
             p.groups, true, s.device);
-        DLIB_TEST(plan.chunks == 1);
-        const long long per_pass = groups_per_pass(plan, p.groups);
+        DLIB_TEST(plan.strips == 1);
+        const long long per_round = groups_per_round(plan, p.groups);
         std::vector<long long> blocks;
         for (const long long group : p.places)
-            blocks.push_back(group / per_pass / plan.slices.passes_per_slice);
+            blocks.push_back(group / per_round / plan.slices.rounds_per_slice);
 
         const scoped_settings restore;
         current_settings().check_races = false;
@@ -1038,10 +1113,19 @@ namespace
             });
         for (std::size_t group = 0; group < p.places.size(); ++group)
             scale[p.places[group]] = forward.scale[group];
-        DLIB_TEST(kernels::launch_rms_normalize_gradient(p.groups, s.device,
-                      static_cast<float>(p.small.gain_offset), gradient_input.get(), scale.get(),
-                      src.get(), gamma.get(), src_grad.get(), true, gamma_grad.get(), dscale.get(),
-                      workspace.get(), nullptr) == cudaSuccess);
+        rms_norm_backward<float> pass;
+        pass.groups = p.groups;
+        pass.gain_offset = static_cast<float>(p.small.gain_offset);
+        pass.d = gradient_input.get();
+        pass.x = src.get();
+        pass.gamma = gamma.get();
+        pass.scale = scale.get();
+        pass.dx = src_grad.get();
+        pass.add = true;
+        pass.dgamma = gamma_grad.get();
+        pass.dscale = dscale.get();
+        DLIB_TEST(kernels::launch_rms_normalize_gradient(pass, plan, workspace.get(), nullptr) ==
+            cudaSuccess);
 
         for (std::size_t group = 0; group < p.places.size(); ++group)
             DLIB_TEST(same_bits(dscale[p.places[group]], right.dscale[group]));
@@ -1086,7 +1170,7 @@ namespace
         far_problem p;
         const long long stride = two_to_31 / 8 + 5;
         p.groups = make_groups(layout::columns, stride, 9);
-        p.groups.blocks = 2;
+        p.groups.outer = 2;
         p.places = {0, 1, stride - 1, stride, 2 * stride - 2, 2 * stride - 1};
         p.small = make_problem(rnd, layout::columns, 6, 9);
         check_far_forward(p);
@@ -1126,7 +1210,7 @@ namespace
             current_settings().check_races = false;
             current_settings().choose_blocks = [&](const std::string& kernel)
             {
-                std::vector<block_index> blocks;
+                std::vector<long long> blocks;
                 if (kernel.find("finish") != std::string::npos)
                     return blocks;
                 for (const long long start : starts)
@@ -1134,9 +1218,9 @@ namespace
                     for (const long long i : {start, start + window / 2, start + window - 1})
                     {
                         for (const long long per_block : {kernels::part_size,
-                                 static_cast<long long>(b.values) * b.threads, 32LL})
+                                 static_cast<long long>(b.values) * b.gradient.threads, 32LL})
                         {
-                            blocks.push_back({static_cast<unsigned>(i / per_block), 0});
+                            blocks.push_back(i / per_block);
                         }
                     }
                 }
@@ -1169,9 +1253,15 @@ namespace
                     gamma[at] = gain[i];
                 });
 
+            rms_norm_forward<float> forward;
+            forward.groups = groups;
+            forward.eps = 1e-5;
+            forward.x = src.get();
+            forward.gamma = gamma.get();
+            forward.y = dest.get();
+            forward.scale = scale.get();
             DLIB_TEST(
-                kernels::launch_rms_normalize(groups, s.device, 1e-5, 0, src.get(), gamma.get(),
-                    dest.get(), scale.get(), workspace.get(), nullptr) == cudaSuccess);
+                kernels::launch_rms_normalize(forward, f, workspace.get(), nullptr) == cudaSuccess);
 
             const long double u = rounding::u;
             const long double n = static_cast<long double>(size);
@@ -1191,10 +1281,18 @@ namespace
                     dest[at] = old[i];
                 });
 
-            DLIB_TEST(
-                kernels::launch_rms_normalize_gradient(groups, s.device, 0, gradient_input.get(),
-                    scale.get(), src.get(), gamma.get(), dest.get(), true, gamma_grad.get(),
-                    dscale.get(), workspace.get(), nullptr) == cudaSuccess);
+            rms_norm_backward<float> backward;
+            backward.groups = groups;
+            backward.d = gradient_input.get();
+            backward.x = src.get();
+            backward.gamma = gamma.get();
+            backward.scale = scale.get();
+            backward.dx = dest.get();
+            backward.add = true;
+            backward.dgamma = gamma_grad.get();
+            backward.dscale = dscale.get();
+            DLIB_TEST(kernels::launch_rms_normalize_gradient(
+                          backward, b, workspace.get(), nullptr) == cudaSuccess);
             long double dot = 0;
             long double size_of_dot = 0;
             for (std::size_t i = 0; i < count; ++i)
@@ -1203,9 +1301,13 @@ namespace
                 dot += term;
                 size_of_dot += std::abs(term);
             }
-            const float found_m = dscale.values()[0];
+            const double* const doubles = reinterpret_cast<const double*>(workspace.get());
+            const float found_m = static_cast<float>(doubles[b.means]);
             DLIB_TEST(
                 std::abs(found_m - dot / n) <= u * std::abs(dot / n) + extra_s * size_of_dot / n);
+            const long double half_s2 = 0.5L * found_s * found_s;
+            DLIB_TEST(std::abs(dscale.values()[0] + half_s2 * dot) <=
+                half_s2 * (u * std::abs(dot) + extra_s * size_of_dot));
             for_each(
                 [&](long long at, std::size_t i)
                 {

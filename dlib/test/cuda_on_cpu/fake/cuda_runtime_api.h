@@ -25,65 +25,102 @@ enum cudaError_t
 {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidDevice = 101,
     cudaErrorLaunchFailure = 719
 };
 
 enum cudaDeviceAttr
 {
-    cudaDevAttrMaxSharedMemoryPerBlock = 8,
-    cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97
+};
+
+enum cudaFuncAttribute
+{
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8
 };
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
 
-inline cudaError_t cudaGetDevice(int* device)
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device)
 {
-    *device = 0;
+    const cuda_on_cpu::settings& s = cuda_on_cpu::current_settings();
+    if (device != s.device)
+        return cudaErrorInvalidDevice;
+    *value = static_cast<int>(s.shared_bytes_per_block);
     return cudaSuccess;
 }
 
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device)
+template <typename... parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(parameters...), cudaFuncAttribute, int bytes)
 {
-    if (device != 0)
-        return cudaErrorInvalidValue;
     const cuda_on_cpu::settings& s = cuda_on_cpu::current_settings();
-    if (attribute == cudaDevAttrMultiProcessorCount)
-        *value = s.num_multiprocessors;
-    else
-        *value = static_cast<int>(s.shared_bytes_per_block);
+    if (bytes < 0 || static_cast<std::size_t>(bytes) > s.shared_bytes_per_block)
+        return cudaErrorInvalidValue;
+    cuda_on_cpu::allow_shared_bytes(
+        reinterpret_cast<const void*>(kernel), static_cast<std::size_t>(bytes));
     return cudaSuccess;
+}
+
+struct dim3
+{
+    dim3(unsigned x_ = 1) :
+        x(x_)
+    {
+    }
+
+    unsigned x;
+};
+
+struct cudaLaunchConfig_t
+{
+    dim3 gridDim;
+    dim3 blockDim;
+    std::size_t dynamicSmemBytes;
+    cudaStream_t stream;
+};
+
+template <typename... parameters, typename... arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
+    void (*kernel)(parameters...),
+    arguments... values)
+{
+    using context_type = std::pair<void (*)(parameters...), std::tuple<parameters...>>;
+    const context_type context(kernel, std::tuple<parameters...>(values...));
+
+    cuda_on_cpu::launch_arguments what;
+    what.kernel = reinterpret_cast<const void*>(kernel);
+    what.grid = config->gridDim.x;
+    what.threads = config->blockDim.x;
+    what.shared_bytes = config->dynamicSmemBytes;
+    what.stream = config->stream;
+    what.context = &context;
+    what.run_thread = [](const void* p)
+    {
+        const context_type& c = *static_cast<const context_type*>(p);
+        std::apply(c.first, c.second);
+    };
+    return static_cast<cudaError_t>(cuda_on_cpu::run(what));
 }
 
 // ----------------------------------------------------------------------------------------
 
-inline const cuda_on_cpu::index3& threadIdx = cuda_on_cpu::thread_index;
-inline const cuda_on_cpu::index3& blockIdx = cuda_on_cpu::block_index_now;
-inline const cuda_on_cpu::index3& blockDim = cuda_on_cpu::block_size;
-inline const cuda_on_cpu::index3& gridDim = cuda_on_cpu::grid_size;
+inline const cuda_on_cpu::dimension& threadIdx = cuda_on_cpu::thread_index;
+inline const cuda_on_cpu::dimension& blockIdx = cuda_on_cpu::block_index;
+inline const cuda_on_cpu::dimension& blockDim = cuda_on_cpu::block_size;
+inline const cuda_on_cpu::dimension& gridDim = cuda_on_cpu::grid_size;
 
 struct alignas(16) float4
 {
     float x, y, z, w;
 };
 
-struct alignas(16) double2
-{
-    double x, y;
-};
-
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline double2 make_double2(double x, double y) { return {x, y}; }
 
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __double2float_rn(double a) { return static_cast<float>(a); }
 inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dsub_rn(double a, double b) { return a - b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline double __ddiv_rn(double a, double b) { return a / b; }
 inline double __dsqrt_rn(double a) { return std::sqrt(a); }
@@ -135,17 +172,6 @@ T __shfl_xor_sync(unsigned mask,
     return cuda_on_cpu::exchange("__shfl_xor_sync", mask, value, source_lane, here);
 }
 
-template <typename T>
-T __shfl_down_sync(unsigned mask,
-    T value,
-    unsigned delta,
-    cuda_on_cpu::location here = cuda_on_cpu::location::current())
-{
-    const unsigned lane = threadIdx.x % 32;
-    const unsigned source_lane = lane + delta < 32 ? lane + delta : lane;
-    return cuda_on_cpu::exchange("__shfl_down_sync", mask, value, source_lane, here);
-}
-
 // ----------------------------------------------------------------------------------------
 
 namespace dlib
@@ -182,38 +208,23 @@ namespace dlib
             }
 
             template <typename T>
-            void store_streaming(T* p,
-                T value,
+            T load_constant(const T* p,
                 cuda_on_cpu::location here = cuda_on_cpu::location::current())
             {
-                store(p, value, here);
+                cuda_on_cpu::check_constant_read(p, sizeof(T), alignof(T), here);
+                return *p;
             }
 
-            template <typename... parameters, typename... arguments>
-            cudaError_t launch(void (*kernel)(parameters...),
-                long long grid_x,
-                long long grid_y,
-                long long threads,
-                std::size_t shared_bytes,
-                cudaStream_t,
-                arguments... values)
+            inline double approximate_rsqrt(double v)
             {
-                using context_type = std::pair<void (*)(parameters...), std::tuple<parameters...>>;
-                const context_type context(kernel, std::tuple<parameters...>(values...));
+                return cuda_on_cpu::random_factor() / std::sqrt(v);
+            }
 
-                cuda_on_cpu::launch_arguments what;
-                what.kernel = reinterpret_cast<const void*>(kernel);
-                what.grid_x = grid_x;
-                what.grid_y = grid_y;
-                what.threads = threads;
-                what.shared_bytes = shared_bytes;
-                what.context = &context;
-                what.run_thread = [](const void* p)
-                {
-                    const context_type& c = *static_cast<const context_type*>(p);
-                    std::apply(c.first, c.second);
-                };
-                return static_cast<cudaError_t>(cuda_on_cpu::run(what));
+            inline long long bits_of(double v)
+            {
+                long long bits = 0;
+                std::memcpy(&bits, &v, sizeof(v));
+                return bits;
             }
         }
     }
