@@ -4,8 +4,12 @@
 # Compiles the CUDA code for every architecture it supports and looks at the machine code, which
 # needs the CUDA toolkit but no GPU:
 #   - no kernel spills registers to memory
-#   - the kernels read and write 16 bytes at a time
+#   - every kernel for rows reads and writes 16 bytes at a time
+#   - no kernel waits for each load by itself: loads of several values come before the store of
+#     the first
+#   - no operation is fused but where the source says fma()
 #   - the tensor layer compiles against the installed dlib's CUDA headers
+# Prints a table of the kernels, which docs/cuda_kernels.txt holds too.
 #
 # usage: tools/check_cuda_build.sh [ARCHITECTURE...]      such as 80 90
 
@@ -41,11 +45,13 @@ newest=${architectures[-1]}
 code+=(-gencode "arch=compute_$newest,code=compute_$newest")
 
 echo "check_cuda_build: compiling for ${architectures[*]}"
-if ! "$nvcc" -std=c++17 -O3 --threads 2 -Xptxas -v -Xcompiler -Wall,-Wextra -Werror all-warnings \
-    "${code[@]}" -c dlib/cuda/rms_norm_kernels.cu -o "$build/kernels.o" > "$build/log" 2>&1
+source=dlib/cuda/rms_norm_launch.cu
+flags=(-std=c++17 -O3 --fmad=false -I.)
+if ! "$nvcc" "${flags[@]}" --threads 2 -Xptxas -v -Xcompiler -Wall,-Wextra -Werror all-warnings \
+    "${code[@]}" -c "$source" -o "$build/kernels.o" > "$build/log" 2>&1
 then
     cat "$build/log"
-    echo "check_cuda_build: FAILED: rms_norm_kernels.cu does not compile"
+    echo "check_cuda_build: FAILED: $source does not compile"
     exit 1
 fi
 
@@ -86,35 +92,67 @@ c++filt < "$build/log" | awk -v wanted="${#architectures[@]}" '
 
 # ------------------------------------------------------------------------------------------
 
-# Every kernel that is built for 16-byte accesses has to have them, loads and stores.
-check_vectors()
+# Prints the loads and stores of each kernel in the order of the code, and what else is counted:
+#   kernel: Q4 L16 T4 S16 ...   double operations, fused float operations
+# Q and T are loads and stores of 16 bytes, L and S smaller ones.
+accesses()
 {
-    awk -v load="$2" -v store="$3" -v what="$4" '
-        /Function : |\.visible \.entry / {
-            name = $NF
-            sub(/\($/, "", name)
-            # The template arguments of the kernels: vectors is the last but the flags after it.
-            vectors = name ~ /normalize_rowsILi[0-9]+ELi[0-9]+ELb1E/ ||
-                name ~ /normalize_partsILb1E/ ||
-                name ~ /gradient_rowsILi[0-9]+ELi[0-9]+ELb[01]ELb1E/ ||
-                name ~ /gradient_run_rowsILb1E/
-            if (vectors)
-                ++kernels
-            loads[name] = stores[name] = 0
-            check[name] = check[name] || vectors
-            key = name
+    c++filt < "$1" | awk '
+        function flush() { if (last != "") printf " %s%d", last, n; last = ""; n = 0 }
+        function finish() { if (kernel != "") { flush(); print " | " doubles + 0 " " fused + 0 } }
+        /Function : |[.]visible [.]entry / {
+            finish()
+            kernel = $0
+            sub(/[(][^()]*$/, "", kernel)
+            sub(/.*cuda::/, "", kernel)
+            sub(/[(].*/, "", kernel)
+            gsub(/ /, "", kernel)
+            printf "%s", kernel
+            doubles = fused = 0
         }
-        $0 ~ load { ++loads[key] }
-        $0 ~ store { ++stores[key] }
+        {
+            what = ""
+            if (/LDG[.A-Z]*[.]128|ld[.]global[.a-z]*[.]v4/) what = "Q"
+            else if (/LDG|ld[.]global/) what = "L"
+            else if (/STG[.A-Z]*[.]128|st[.]global[.a-z]*[.]v4/) what = "T"
+            else if (/STG|st[.]global/) what = "S"
+            else if (/BAR[.]SYNC|bar[.]sync|barrier[.]sync/) what = "B"
+            if (/ (DADD|DMUL|DFMA|F2F[.]F64[.]F32)/) ++doubles
+            if (/ FFMA/) ++fused
+            if (what == "") next
+            if (what != last) flush()
+            last = what
+            ++n
+        }
+        END { finish() }'
+}
+
+check_accesses()
+{
+    accesses "$1" > "$build/accesses"
+    awk -v what="$2" '
+        {
+            split($0, halves, " [|] ")
+            ++kernels
+            by_rows = $1 ~ /^(normalize|gradient)_(rows|run_rows|parts)/
+            if (by_rows && !(halves[1] ~ / Q/ && halves[1] ~ / T/)) {
+                print "no 16-byte loads or stores: " $0
+                bad = 1
+            }
+            if (halves[1] ~ /([QL]1 [TS]1 ){3}/) {
+                print "loads that wait for each other: " $0
+                bad = 1
+            }
+            split(halves[2], counts, " ")
+            if (counts[2] > 0) {
+                print "fused float operations: " $0
+                bad = 1
+            }
+        }
         END {
-            for (name in check)
-                if (check[name] && (loads[name] == 0 || stores[name] == 0)) {
-                    print "no 16-byte loads or stores: " name
-                    bad = 1
-                }
-            print kernels " " what " kernels with 16-byte accesses"
+            print kernels " kernels of " what
             exit bad || kernels == 0
-        }' "$1" || { echo "check_cuda_build: FAILED: 16-byte accesses"; failed=1; }
+        }' "$build/accesses" || { echo "check_cuda_build: FAILED: accesses of $2"; failed=1; }
 }
 
 cuobjdump=${CUOBJDUMP:-cuobjdump}
@@ -122,15 +160,13 @@ if command -v "$cuobjdump" >/dev/null
 then
     for arch in "${architectures[@]}"
     do
-        "$cuobjdump" -sass -arch "sm_$arch" "$build/kernels.o" > "$build/sass"
-        check_vectors "$build/sass" 'LDG[.0-9A-Z]*[.]128' 'STG[.0-9A-Z]*[.]128' "sm_$arch"
+        "$cuobjdump" -sass -arch "sm_$arch" "$build/kernels.o" > "$build/code"
+        check_accesses "$build/code" "sm_$arch"
     done
 else
     echo "no cuobjdump: looking at the PTX instead of the machine code"
-    "$nvcc" -std=c++17 -O3 -arch "compute_$newest" -ptx dlib/cuda/rms_norm_kernels.cu \
-        -o "$build/kernels.ptx"
-    check_vectors "$build/kernels.ptx" 'ld[.]global.*[.]v4[.](f32|b32|u32)' \
-        'st[.]global.*[.]v4[.](f32|b32|u32)' "PTX"
+    "$nvcc" "${flags[@]}" -arch "compute_$newest" -ptx "$source" -o "$build/code"
+    check_accesses "$build/code" PTX
 fi
 
 # ------------------------------------------------------------------------------------------
@@ -161,7 +197,7 @@ else
     mkdir -p "$build/include"
     ln -s "$dlib_headers/dlib" "$build/include/dlib"
     if "$cxx" -std=c++17 -Wall -Wextra -Wpedantic -Wconversion -Werror -fsyntax-only \
-        -DDLIB_USE_CUDA -isystem "$build/include" -isystem "$includes" \
+        -DDLIB_USE_CUDA -isystem "$build/include" -isystem "$includes" -I. \
         dlib/cuda/rms_norm_cuda.cpp
     then
         echo "tensor layer compiles against $dlib_headers/dlib"

@@ -118,8 +118,8 @@ summary()
 jobs=$(nproc)
 
 step "build the kernels" 200 \
-    nvcc -std=c++17 -O3 -arch=native -lineinfo --threads "$jobs" -I. \
-    tools/rms_norm_gpu_benchmark.cu dlib/cuda/rms_norm_kernels.cu \
+    nvcc -std=c++17 -O3 --fmad=false -arch=native -lineinfo --threads "$jobs" -I. \
+    tools/rms_norm_gpu_benchmark.cu dlib/cuda/rms_norm_launch.cu \
     -o "$build/rms_norm_gpu_benchmark" ||
     { summary; exit 1; }
 

@@ -4,7 +4,7 @@
 // device reaches. Needs the launchers alone, no dlib:
 //
 //     nvcc -std=c++17 -O3 -arch=native -I. tools/rms_norm_gpu_benchmark.cu
-//         dlib/cuda/rms_norm_kernels.cu -o rms_norm_gpu_benchmark
+//         dlib/cuda/rms_norm_launch.cu -o rms_norm_gpu_benchmark
 //
 // With --small it runs every kernel once instead, for compute-sanitizer to watch. With --large it
 // runs them on tensors and on a group of more than 2^31 values and compares what comes out with
@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 #include <cuda_runtime.h>
-#include "dlib/cuda/rms_norm_kernels.cuh"
+#include "dlib/cuda/rms_norm_launch.h"
 
 using namespace dlib::contrib;
 using namespace dlib::contrib::cuda;
@@ -108,7 +108,7 @@ namespace
     struct shape
     {
         const char* name;
-        long long blocks;
+        long long outer;
         long long size;
         long long stride;
         long long gain_run; // 0 for no gain
@@ -133,8 +133,9 @@ namespace
             dgamma(static_cast<std::size_t>(groups.num_gains)),
             scale(static_cast<std::size_t>(groups.num_groups())),
             dscale(static_cast<std::size_t>(groups.num_groups())),
-            workspace(std::max(rms_normalize_workspace_bytes(groups, device),
-                rms_normalize_gradient_workspace_bytes(groups, device)))
+            forward_plan(plan_rms_normalize(groups, true, device)),
+            backward_plan(plan_rms_normalize_gradient(groups, true, device)),
+            workspace(std::max(forward_plan.workspace_bytes, backward_plan.workspace_bytes))
         {
             fill<<<1024, 256>>>(x.get(), groups.num_values(), 1);
             fill<<<1024, 256>>>(d.get(), groups.num_values(), 2);
@@ -151,16 +152,30 @@ namespace
 
         void forward() const
         {
-            check(launch_rms_normalize(groups, device, 1e-5, 0, x.get(), gamma.get(), y.get(),
-                      scale.get(), workspace.get(), nullptr),
+            rms_norm_forward<float> pass;
+            pass.groups = groups;
+            pass.eps = 1e-5;
+            pass.x = x.get();
+            pass.gamma = groups.num_gains == 0 ? nullptr : gamma.get();
+            pass.y = y.get();
+            pass.scale = scale.get();
+            check(launch_rms_normalize(pass, forward_plan, workspace.get(), nullptr),
                 "launch_rms_normalize");
         }
 
         void backward() const
         {
-            check(launch_rms_normalize_gradient(groups, device, 0, d.get(), scale.get(), x.get(),
-                      gamma.get(), dx.get(), true, dgamma.get(), dscale.get(), workspace.get(),
-                      nullptr),
+            rms_norm_backward<float> pass;
+            pass.groups = groups;
+            pass.d = d.get();
+            pass.x = x.get();
+            pass.gamma = groups.num_gains == 0 ? nullptr : gamma.get();
+            pass.scale = scale.get();
+            pass.dx = dx.get();
+            pass.add = true;
+            pass.dgamma = dgamma.get();
+            pass.dscale = dscale.get();
+            check(launch_rms_normalize_gradient(pass, backward_plan, workspace.get(), nullptr),
                 "launch_rms_normalize_gradient");
         }
 
@@ -168,15 +183,18 @@ namespace
         const rms_norm_groups groups;
         const std::size_t n;
         const device_array<float> x, y, d, dx, gamma, dgamma, scale, dscale;
+        const rms_norm_forward_plan forward_plan;
+        const rms_norm_backward_plan backward_plan;
         const device_array<char> workspace;
 
     private:
         static rms_norm_groups make_groups(const shape& sh)
         {
             rms_norm_groups groups;
-            groups.blocks = sh.blocks;
+            groups.outer = sh.outer;
             groups.size = sh.size;
             groups.stride = sh.stride;
+            groups.interleaved = sh.stride > 1;
             if (sh.gain_run != 0)
             {
                 groups.gain_run = sh.gain_run;
@@ -207,7 +225,7 @@ namespace
         cudaDeviceProp properties;
         check(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
         std::printf("%s, %d multiprocessors, %zu KiB shared memory per block\n", properties.name,
-            device.num_multiprocessors, device.shared_bytes_per_block / 1024);
+            properties.multiProcessorCount, device.shared_bytes_per_block / 1024);
         std::printf("microseconds, and the share of the bandwidth of a device-to-device copy\n\n");
         std::printf("%-8s %9s   %-9s %9s %7s   %9s %7s   %9s %7s\n", "groups", "number", "of size",
             "copy", "GB/s", "forward", "share", "backward", "share");
@@ -356,7 +374,7 @@ int main(int argc, char** argv)
         return 1;
     }
     rms_norm_device device;
-    check(rms_norm_current_device(device), "rms_norm_current_device");
+    check(get_rms_norm_device(0, device), "get_rms_norm_device");
 
     if (option == "--small")
         run_small(device);

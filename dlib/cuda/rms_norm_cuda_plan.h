@@ -194,7 +194,7 @@ namespace dlib::contrib::cuda
         const long long size = groups.size;
         const long long num_groups = groups.num_groups();
         plan.inv_size = 1 / static_cast<double>(size);
-        if (groups.stride > 1)
+        if (groups.interleaved)
         {
             const bool fits = size <= max_column_in_block;
             plan.kernel = fits ? rms_norm_kernel::columns : rms_norm_kernel::long_columns;
@@ -316,14 +316,14 @@ namespace dlib::contrib::cuda
         const long long num_groups = groups.num_groups();
         const bool has_runs = groups.num_gains != 0 && groups.gain_run > 1;
         plan.inv_size = 1 / static_cast<double>(size);
-        plan.quads = groups.stride == 1 && aligned && size % quad_size == 0;
+        plan.quads = !groups.interleaved && aligned && size % quad_size == 0;
 
         // A kernel that keeps groups on chip, if they fit.
         int threads = 0;
         std::size_t shared_bytes = 0;
         long long groups_per_round = 1;
         bool fits = false;
-        if (groups.stride > 1)
+        if (groups.interleaved)
         {
             plan.kernel = rms_norm_kernel::columns;
             plan.sums_in_shared = size > max_gradient_column_in_registers;
@@ -380,7 +380,7 @@ namespace dlib::contrib::cuda
             // Others are read twice: for their means, and for the gradient strip by strip.
             plan.values = 8;
             plan.sums_in_shared = false;
-            if (groups.stride > 1)
+            if (groups.interleaved)
             {
                 plan.kernel = rms_norm_kernel::long_columns;
                 threads = threads_of_long_columns;

@@ -45,17 +45,20 @@ namespace dlib::contrib
                     its gain is                 gamma[i/gain_run],     if there are gains
 
                 stride is 1 when a group is contiguous (sample and row axes). With channel
-                axes it is nr*nc: `stride` neighbouring groups lie interleaved.
+                axes it is nr*nc: `stride` neighbouring groups lie interleaved. Even where that
+                is one group alone, its sums are those of interleaved ones: its bits do not
+                depend on neighbours.
 
             CONVENTION
-                - stride > 1 only if gain_run == 1
+                - if (interleaved) then gain_run == 1, else stride == 1
                 - num_gains == 0 (no gain) or num_gains*gain_run == size
                 - if the tensor is empty: outer == 0
         !*/
 
-        long long outer = 0;     // how many times `stride` interleaved groups follow each other
-        long long size = 0;      // values in each group
-        long long stride = 1;    // distance between neighbouring values of a group
+        long long outer = 0;  // how many times `stride` interleaved groups follow each other
+        long long size = 0;   // values in each group
+        long long stride = 1; // distance between neighbouring values of a group
+        bool interleaved = false;
         long long gain_run = 1;  // consecutive values of a group that share one gain: a run
         long long num_gains = 0; // gains in gamma, 0 if there is no gamma
 
@@ -155,6 +158,7 @@ namespace dlib::contrib
             g.outer = src.num_samples;
             g.size = src.k;
             g.stride = src.nr * src.nc;
+            g.interleaved = true;
         }
 
         if (src.size() == 0)

@@ -17,6 +17,24 @@ namespace dlib::contrib::cuda
     // How many values a thread loads before it stores the first.
     constexpr int column_step = 8;
 
+    template <typename pass_type>
+    __device__ __forceinline__ float gain_of_lane(const pass_type& pass, long long begin)
+    /*!
+        ensures
+            - returns the gain of value begin + lane of every group, if there is such a value. The
+              warp's threads need the gains of 32 values at most, all the same ones, so each keeps
+              one for all.
+    !*/
+    {
+        const long long i = begin + static_cast<int>(threadIdx.x) % warp_size;
+        return i < pass.groups.size ? load_gain(pass, i) : 0.0f;
+    }
+
+    __device__ __forceinline__ float gain_of_value(float gain_of_this_lane, int v)
+    {
+        return __shfl_sync(0xffffffff, gain_of_this_lane, v);
+    }
+
     template <int values>
     __global__ void __launch_bounds__(values == 8 ? 512 : 1024, 1)
         normalize_columns(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
@@ -33,6 +51,7 @@ namespace dlib::contrib::cuda
         const long long stride = pass.groups.stride;
         const int lane = static_cast<int>(threadIdx.x) % warp_size;
         const int begin = static_cast<int>(threadIdx.x) / warp_size * values;
+        const float gains = gain_of_lane(pass, begin);
 
         for (long long first = warp_size * static_cast<long long>(blockIdx.x); first < num_groups;
              first += warp_size * static_cast<long long>(gridDim.x))
@@ -61,29 +80,20 @@ namespace dlib::contrib::cuda
                 store(pass.scale + group, s);
 
             float* to = pass.y + offset;
-            // With 1024 threads there are few registers.
-            const int step = values == 8 ? column_step : column_step / 2;
 #pragma unroll
-            for (int first_value = 0; first_value < values; first_value += step)
+            for (int v = 0; v < values; ++v)
             {
-                float g[step];
-#pragma unroll
-                for (int i = 0; i < step; ++i)
-                    g[i] = first_value + i < left ? load_gain(pass, begin + first_value + i) : 0.0f;
-#pragma unroll
-                for (int i = 0; i < step; ++i)
-                {
-                    if (first_value + i < left)
-                        store(to, normalized(x[first_value + i], s, g[i]));
-                    to += stride;
-                }
+                const float g = gain_of_value(gains, v);
+                if (v < left)
+                    store(to, normalized(x[v], s, g));
+                to += stride;
             }
         }
     }
 
     // ----------------------------------------------------------------------------------------
 
-    static __global__ void __launch_bounds__(threads_of_long_columns, 1)
+    __global__ void __launch_bounds__(threads_of_long_columns, 1)
         normalize_long_columns(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
     {
         double* const shared = shared_memory<double>();
@@ -141,7 +151,7 @@ namespace dlib::contrib::cuda
 
     // ----------------------------------------------------------------------------------------
 
-    static __global__ void __launch_bounds__(threads_of_long_columns, 1)
+    __global__ void __launch_bounds__(threads_of_long_columns, 1)
         find_column_means(rms_norm_backward<float> pass,
             rms_norm_backward_plan plan,
             double* workspace)
@@ -217,6 +227,8 @@ namespace dlib::contrib::cuda
         const long long slice_end = first_group + plan.slices.rounds_per_slice * warp_size;
         const long long groups_end = slice_end < num_groups ? slice_end : num_groups;
 
+        const float gains = gain_of_lane(pass, begin);
+
         // Where the group begins, and which of the `stride` interleaved ones it is. A division for
         // every group would take too long.
         long long offset = pass.groups.first(first_group + lane) + begin * stride;
@@ -240,7 +252,7 @@ namespace dlib::contrib::cuda
                 x_from += stride;
                 d_from += stride;
                 if (v % 16 == 15)
-                    part_work<in_shared>();
+                    part_work<(values > 8)>();
             }
             const float s = inside ? load_constant(pass.scale + group) : 0.0f;
 
@@ -248,11 +260,12 @@ namespace dlib::contrib::cuda
 #pragma unroll
             for (int v = 0; v < values; ++v)
             {
+                const float g = known ? 0.0f : gain_of_value(gains, v);
                 if (v < left)
                 {
                     const double t = product(d[v], x[v]);
                     if (!known)
-                        sum = fma(t, static_cast<double>(load_gain(pass, begin + v)), sum);
+                        sum = fma(t, static_cast<double>(g), sum);
                     if (has_sums)
                         sums.add(v, __dmul_rn(t, static_cast<double>(s)));
                 }
@@ -281,21 +294,19 @@ namespace dlib::contrib::cuda
 #pragma unroll
             for (int first_value = 0; first_value < values; first_value += column_step)
             {
-                float old[column_step], g[column_step];
+                float old[column_step];
                 const float* from = to;
 #pragma unroll
                 for (int i = 0; i < column_step; ++i)
                 {
-                    const bool is_there = first_value + i < left;
-                    old[i] = pass.add && is_there ? load(from) : 0.0f;
-                    g[i] = is_there ? load_gain(pass, begin + first_value + i) : 0.0f;
+                    old[i] = pass.add && first_value + i < left ? load(from) : 0.0f;
                     from += stride;
                 }
 #pragma unroll
                 for (int i = 0; i < column_step; ++i)
                 {
                     const int v = first_value + i;
-                    const float value = gradient_of(d[v], x[v], s, g[i], m);
+                    const float value = gradient_of(d[v], x[v], s, gain_of_value(gains, v), m);
                     if (v < left)
                         store(to, pass.add ? __fadd_rn(old[i], value) : value);
                     to += stride;

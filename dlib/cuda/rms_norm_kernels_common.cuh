@@ -52,6 +52,15 @@ namespace dlib::contrib::cuda
         *p = value;
     }
 
+    // As one instruction: else the compiler may take a quad apart.
+    __device__ __forceinline__ void store(float4* p, float4 v)
+    {
+        asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "l"(p), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+                     : "memory");
+    }
+
     extern __shared__ double2 rms_norm_shared_memory[];
 
     template <typename T>
@@ -60,7 +69,7 @@ namespace dlib::contrib::cuda
         return reinterpret_cast<T*>(rms_norm_shared_memory);
     }
 
-    // 1/sqrt(v) with a relative error below 2^-20. Other devices may have other bits.
+    // 1/sqrt(v) with a relative error below 2^-18. Other devices may have other bits.
     __device__ __forceinline__ double approximate_rsqrt(double v)
     {
         double r;
@@ -373,9 +382,9 @@ namespace dlib::contrib::cuda
         WHAT THIS DOES
             A square root and a division take about 40 double operations, and many GPUs have few
             units for those. So an approximation is made better by a step of third order, which
-            leaves an error of a few units of the last place of a double. All of them round to the
-            same float, but within 16 such units of the middle between two floats, which the last
-            29 bits tell.
+            leaves an error of a few units in the last place of a double, as the exact operations
+            do. Both round to the same float, except perhaps within 16 such units of the middle
+            between two floats, which the last 29 bits tell.
     !*/
     {
         const double v = fma(sum, inv_size, eps);
@@ -386,7 +395,7 @@ namespace dlib::contrib::cuda
         // 0x1p250: floats near its inverse square root are denormal and have fewer bits.
         if (v < 0x1p250 && (from_middle < -16 || from_middle > 16))
             return static_cast<float>(r);
-        return static_cast<float>(__ddiv_rn(1, __dsqrt_rn(v)));
+        return static_cast<float>(__drcp_rn(__dsqrt_rn(v)));
     }
 
     __device__ __forceinline__ float normalized(float x, float s, float g)

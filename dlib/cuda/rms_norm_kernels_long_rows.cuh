@@ -54,7 +54,7 @@ namespace dlib::contrib::cuda
         }
     }
 
-    static __global__ void __launch_bounds__(threads_of_parts, 1)
+    __global__ void __launch_bounds__(threads_of_parts, 1)
         sum_squares_of_parts(rms_norm_forward<float> pass,
             rms_norm_forward_plan plan,
             double* workspace)
@@ -72,7 +72,7 @@ namespace dlib::contrib::cuda
             });
     }
 
-    static __global__ void __launch_bounds__(threads_of_parts, 1)
+    __global__ void __launch_bounds__(threads_of_parts, 1)
         sum_products_of_parts(rms_norm_backward<float> pass,
             rms_norm_backward_plan plan,
             double* workspace)
@@ -101,7 +101,7 @@ namespace dlib::contrib::cuda
 
     // ----------------------------------------------------------------------------------------
 
-    static __global__ void __launch_bounds__(threads_of_parts, 1)
+    __global__ void __launch_bounds__(threads_of_parts, 1)
         finish_scales(rms_norm_forward<float> pass,
             rms_norm_forward_plan plan,
             const double* workspace)
@@ -119,7 +119,7 @@ namespace dlib::contrib::cuda
         }
     }
 
-    static __global__ void __launch_bounds__(threads_of_parts, 1)
+    __global__ void __launch_bounds__(threads_of_parts, 1)
         finish_means(rms_norm_backward<float> pass, rms_norm_backward_plan plan, double* workspace)
     /*!
         requires
@@ -171,7 +171,7 @@ namespace dlib::contrib::cuda
 
     // ----------------------------------------------------------------------------------------
 
-    static __global__ void __launch_bounds__(threads_of_parts, 2)
+    __global__ void __launch_bounds__(threads_of_parts, 2)
         normalize_parts(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
     {
         // Of the quads of a part, neighbouring threads take neighbouring ones, 4 at a time.

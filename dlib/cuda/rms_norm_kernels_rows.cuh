@@ -274,10 +274,9 @@ namespace dlib::contrib::cuda
 
     // ----------------------------------------------------------------------------------------
 
-    static __global__ void __launch_bounds__(512, 1)
-        gradient_run_rows(rms_norm_backward<float> pass,
-            rms_norm_backward_plan plan,
-            double* workspace)
+    __global__ void __launch_bounds__(512, 1) gradient_run_rows(rms_norm_backward<float> pass,
+        rms_norm_backward_plan plan,
+        double* workspace)
     /*!
         requires
             - plan.lanes is 8 or 32: the threads that share a run

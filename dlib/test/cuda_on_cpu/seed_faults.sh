@@ -17,8 +17,13 @@ work_dir=$(mktemp -d)
 trap 'rm -rf "$work_dir"' EXIT
 copy=$work_dir/source
 build=$work_dir/build
-kernels=dlib/cuda/rms_norm_kernels.h
-launchers=dlib/cuda/rms_norm_kernels.cu
+common=dlib/cuda/rms_norm_kernels_common.cuh
+rows=dlib/cuda/rms_norm_kernels_rows.cuh
+long_rows=dlib/cuda/rms_norm_kernels_long_rows.cuh
+columns=dlib/cuda/rms_norm_kernels_columns.cuh
+gains=dlib/cuda/rms_norm_kernels_gains.cuh
+launch=dlib/cuda/rms_norm_launch.cu
+plan=dlib/cuda/rms_norm_cuda_plan.h
 not_seen=0
 seen=0
 
@@ -105,95 +110,136 @@ fi
 
 # ------------------------------------------------------------------------------------------
 
-fault "gamma of channel 0 for all, one gain per value" $kernels \
-    'load_unit<vectors>(gamma + begin, i, left, g);' \
-    'g[0] = g[1] = g[2] = g[3] = load(gamma);'
-fault "gamma of channel 0 for all, runs" $kernels \
-    'load(gamma + run)' 'load(gamma)'
-fault "gamma of channel 0 for all, columns" $kernels \
-    'load(gamma + begin + i)' 'load(gamma)'
+fault "gamma of channel 0 for all, one gain per value" $common \
+    'load_quads<quads, width, cache::constant>(pass.gamma + begin, left, by_quads, g);' \
+    'for (int q = 0; q < quads; ++q) g[q][0] = g[q][1] = g[q][2] = g[q][3] = load(pass.gamma);'
+fault "gamma of channel 0 for all, runs" $common \
+    'gain = load_gain(pass, run)' 'gain = load_gain(pass, 0)'
+fault "gamma of channel 0 for all, columns" $columns \
+    'load_gain(pass, i) : 0.0f' 'load_gain(pass, 0) : 0.0f'
+fault "gain of another value, columns" $columns \
+    '__shfl_sync(0xffffffff, gain_of_this_lane, v)' \
+    '__shfl_sync(0xffffffff, gain_of_this_lane, v ^ 1)'
 
 # Each barrier in turn.
-while read -r number line function
+for file in $common $rows $long_rows $columns $gains
 do
-    perl -i -pe "s/__syncthreads\(\);/;/ if \$. == $line" "$copy/$kernels"
-    try "barrier $number removed (line $line, $function)" $kernels
-done < <(perl -ne '
-    $in_head = 1 if /__global__|__forceinline__/;
-    while ($in_head && /(\w+)\(/g)
-    {
-        ($function, $in_head) = ($1, 0) if $1 ne "__launch_bounds__";
-    }
-    print ++$n, " $. $function\n" if /^\s*__syncthreads\(\);/' "$copy/$kernels")
+    while read -r number line function
+    do
+        perl -i -pe "s/__syncthreads\(\);/;/ if \$. == $line" "$copy/$file"
+        try "barrier $number of $(basename "$file") removed (line $line, $function)" "$file"
+    done < <(perl -ne '
+        $in_head = 1 if /__global__|__forceinline__/;
+        while ($in_head && /(\w+)\(/g)
+        {
+            ($function, $in_head) = ($1, 0) if $1 ne "__launch_bounds__";
+        }
+        print ++$n, " $. $function\n" if /^\s*__syncthreads\(\);/' "$copy/$file")
+done
 
-fault "last partial row of gamma sums dropped" $kernels \
+fault "last partial row of gamma sums dropped" $gains \
     'for (long long row = first + warp; row < end; row += warps)' \
     'for (long long row = first + warp; row < end - 1; row += warps)'
-fault "partial row of another block read, rows" $kernels \
-    'store(out + i, sum);' 'store(out + i, sum + 0*load(gain_parts + i));'
-fault "partial row of another block read, columns" $kernels \
-    'store(gain_parts + slice*a.groups.size + begin + v, sum);' \
-    'store(gain_parts + slice*a.groups.size + begin + v,
-        sum + 0*load(gain_parts + begin + v));'
-fault "sum of another part of the row read" $kernels \
+fault "partial row of another block read, rows" $rows \
+    'store(out + i, sum);' 'store(out + i, sum + 0*load(workspace + plan.gain_sums + i));'
+fault "partial row of another block read, columns" $columns \
+    'store(out + v, sum);' 'store(out + v, sum + 0*load(workspace + plan.gain_sums + begin + v));'
+fault "sum of another part of the row read" $long_rows \
     'store(sums + item, sum);' 'store(sums + item, sum + 0*load(sums + (item + 1)%count));'
-fault "tail of a row added unsquared, rows" $kernels \
-    'sum = add_square(sum, x[u][e]);' \
-    'sum = u*4*width + e == left - 1 ? sum + x[u][e] : add_square(sum, x[u][e]);'
-fault "tail of a row added unsquared, long rows" $kernels \
-    'sum = add_square(sum, x[e]);' \
-    'sum = i + e == length - 1 ? sum + x[e] : add_square(sum, x[e]);'
-fault "vector store past the end of the row" $kernels \
-    'if (i < end) store(reinterpret_cast<float4*>' \
-    'if (i < end + 1) store(reinterpret_cast<float4*>'
-fault "vector load past the end of the row" $kernels \
-    'if (i < end) all = load(' 'if (i < end + 1) all = load('
-fault "eps forgotten, rows" $kernels \
-    'scale_of(total, a.inv_size, a.eps)' 'scale_of(total, a.inv_size, 0)' 1
-fault "eps forgotten, columns" $kernels \
-    'scale_of(total, a.inv_size, a.eps)' 'scale_of(total, a.inv_size, 0)' 2
-fault "eps forgotten, long columns" $kernels \
-    'scale_of(total, a.inv_size, a.eps)' 'scale_of(total, a.inv_size, 0)' 3
-fault "eps forgotten, long rows" $kernels \
-    'scale_of(sum, a.inv_size, a.eps)' 'scale_of(sum, a.inv_size, 0)'
-fault "32-bit row offset, forward" $kernels \
+fault "tail of a row added unsquared, rows" $rows \
+    'sum = add_square(sum, x[q][e]);' \
+    'sum = q*4*width + e == left - 1 ? sum + x[q][e] : add_square(sum, x[q][e]);'
+fault "tail of a row added unsquared, long rows" $long_rows \
+    'sum = add_square(sum, x[0][e]);' \
+    'sum = e == left - 1 ? sum + x[0][e] : add_square(sum, x[0][e]);'
+fault "quad stored past the end of the row" $common \
+    'if (at < left) store(reinterpret_cast<float4*>' \
+    'if (at < left + 1) store(reinterpret_cast<float4*>'
+fault "quad loaded past the end of the row" $common \
+    'if (at < left) all = load_as' 'if (at < left + 1) all = load_as'
+fault "quads decided by the row alone where runs are read" $plan \
+    'plan.quads && groups.gain_run % quad_size == 0' 'plan.quads'
+fault "eps forgotten, rows" $rows \
+    'scale_of(total, plan.inv_size, pass.eps)' 'scale_of(total, plan.inv_size, 0)'
+fault "eps forgotten, columns" $columns \
+    'scale_of(total, plan.inv_size, pass.eps)' 'scale_of(total, plan.inv_size, 0)' 1
+fault "eps forgotten, long columns" $columns \
+    'scale_of(total, plan.inv_size, pass.eps)' 'scale_of(total, plan.inv_size, 0)' 2
+fault "eps forgotten, long rows" $long_rows \
+    'scale_of(sum, plan.inv_size, pass.eps)' 'scale_of(sum, plan.inv_size, 0)'
+fault "approximate scale where rounding can tell" $common \
+    'from_middle < -16 || from_middle > 16' 'true'
+fault "approximate scale where it is denormal" $common 'v < 0x1p250 &&' ''
+fault "first order step to the scale" $common 'fma(e, 0.375, 0.5)' '0.5'
+
+fault "32-bit row offset, forward" $rows \
     'row < rows ? row*size + begin : 0' 'row < rows ? static_cast<int>(row*size + begin) : 0'
-fault "32-bit row offset, backward" $kernels \
-    'inside ? row*a.groups.size + column + begin : 0' \
-    'inside ? static_cast<int>(row*a.groups.size + column + begin) : 0'
-fault "32-bit offset in a long row, its sum" $kernels \
-    'const long long begin = (item - row*parts)*part_size;' \
-    'const long long begin = static_cast<int>((item - row*parts)*part_size);' 1
-fault "32-bit offset in a long row, its values" $kernels \
-    'const long long begin = (item - row*parts)*part_size;' \
-    'const long long begin = static_cast<int>((item - row*parts)*part_size);' 2
-fault "32-bit offset of a column, forward" $kernels \
-    'inside ? a.groups.first(group) + begin*stride : 0' \
-    'inside ? static_cast<int>(a.groups.first(group) + begin*stride) : 0'
-fault "32-bit offset of a column, backward" $kernels \
-    'long long offset = a.groups.first(first_group + lane) + begin*stride;' \
-    'long long offset = static_cast<int>(a.groups.first(first_group + lane) + begin*stride);'
-fault "s^3 in float" $kernels \
+fault "32-bit row offset, backward" $rows \
+    'inside ? row*pass.groups.size + column + begin : 0' \
+    'inside ? static_cast<int>(row*pass.groups.size + column + begin) : 0'
+fault "32-bit row offset, runs" $rows \
+    'const long long offset = row*size + begin;' \
+    'const long long offset = static_cast<int>(row*size + begin);'
+fault "32-bit offset of a row of sums, runs" $rows \
+    'plan.run_sums + row*runs + run' 'plan.run_sums + static_cast<int>(row*runs) + run'
+fault "32-bit offset in a long row, its sum" $long_rows \
+    'const long long begin = (item - row*parts.count)*part_size;' \
+    'const long long begin = static_cast<int>((item - row*parts.count)*part_size);'
+fault "32-bit offset of a long row, its sum" $long_rows \
+    'pass.x + row*plan.parts.length + i' 'pass.x + static_cast<int>(row*plan.parts.length + i)'
+fault "32-bit offset of a long row, its products" $long_rows \
+    'const long long at = row*plan.parts.length + i;' \
+    'const long long at = static_cast<int>(row*plan.parts.length + i);'
+fault "32-bit offset in a long row, its values" $long_rows \
+    'const long long begin = (item - row*plan.parts.count)*part_size;' \
+    'const long long begin = static_cast<int>((item - row*plan.parts.count)*part_size);'
+fault "32-bit offset of a long row, its values" $long_rows \
+    'const long long at = row*size + begin + i;' \
+    'const long long at = static_cast<int>(row*size + begin + i);'
+fault "32-bit offset of a column, forward" $columns \
+    'inside ? pass.groups.first(group) + begin*stride : 0' \
+    'inside ? static_cast<int>(pass.groups.first(group) + begin*stride) : 0'
+fault "32-bit offset of a column, backward" $columns \
+    'long long offset = pass.groups.first(first_group + lane) + begin*stride;' \
+    'long long offset = static_cast<int>(pass.groups.first(first_group + lane) + begin*stride);'
+fault "step of columns where less than 32 are side by side" $columns \
+    'warp_size/stride*pass.groups.size*stride + place_step' 'place_step'
+fault "step of columns over the end of a sample" $columns \
+    'offset += (pass.groups.size - 1)*stride;' ''
+
+fault "s^3 in float" $common \
     'return __fmul_rn(s, __fsub_rn(__fmul_rn(g, d), __fmul_rn(__fmul_rn(x, s), m)));' \
     'return s*(g*d) - x*(s*s*s)*(m/s);'
-
-fault "sums in float" $kernels \
-    'return fma(static_cast<double>(v), static_cast<double>(v), sum);' \
-    'return static_cast<float>(sum) + v*v;'
-fault "alignment of gradient_input not looked at" $launchers \
-    'is_aligned(gradient_input) && is_aligned(src)' 'is_aligned(src)'
-fault "alignment of gamma not looked at" $launchers \
+fault "sums in float" $common \
+    'return fma(static_cast<double>(x), static_cast<double>(x), sum);' \
+    'return static_cast<float>(sum) + x*x;'
+fault "alignment of d not looked at" $plan \
+    'is_aligned(pass.d) && is_aligned(pass.x)' 'is_aligned(pass.x)'
+fault "alignment of gamma not looked at" $plan \
     'groups.num_gains == 0 || groups.gain_run > 1 || is_aligned(gamma)' 'gamma == gamma'
-fault "gain offset forgotten, columns" $kernels \
-    '__fadd_rn(gain_offset, load(gamma + begin + i))' 'load(gamma + begin + i)'
-fault "assigned instead of added, columns" $kernels \
-    'a.add ? __fadd_rn(load(to), value) : value' 'value'
-fault "error of a launch not looked at" $launchers \
-    'if (error != cudaSuccess) return error;' '' 5
-fault "half of a warp in the mask of a shuffle" $kernels \
+fault "gain offset forgotten" $common \
+    '__fadd_rn(pass.gain_offset, load_constant(pass.gamma + i))' 'load_constant(pass.gamma + i)'
+fault "assigned instead of added, columns" $columns \
+    'pass.add ? __fadd_rn(old[i], value) : value' 'value'
+fault "dscale of another group, columns" $columns \
+    'if (inside) store(pass.dscale + group, dscale_of(total, s));' \
+    'if (inside) store(pass.dscale + group, dscale_of(total, s*s));'
+fault "half of a warp in the mask of a shuffle" $common \
     '__shfl_xor_sync(0xffffffff, v, 4)' '__shfl_xor_sync(0x0000ffff, v, 4)'
-fault "half a warp left out of the sum" $kernels \
+fault "half a warp left out of the sum" $common \
     'v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 16));' ''
+
+fault "grid limit dropped" $plan 'blocks < d.max_grid ? blocks : d.max_grid' 'blocks'
+fault "workspace a hundred times too large" $plan \
+    'static_cast<std::size_t>(doubles)*sizeof(double)' \
+    '100*static_cast<std::size_t>(doubles)*sizeof(double)'
+fault "stream ignored" $launch 'config.stream = stream;' ''
+fault "device 0 asked" $launch \
+    'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id)' \
+    'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0)'
+fault "shared memory not asked for" $launch 'blocks.shared_bytes > 48*1024' 'false'
+fault "error of the runtime not looked at" $launch 'error != cudaSuccess || blocks.grid == 0' \
+    'blocks.grid == 0'
 
 # ------------------------------------------------------------------------------------------
 

@@ -347,8 +347,8 @@ namespace
         {
             std::string text = touching(between_blocks::all_write);
             DLIB_TEST_MSG(
-                has(text, "Race between blocks: write at byte 12 of data, which block"), text);
-            DLIB_TEST_MSG(has(text, ") wrote in the same launch"), text);
+                has(text, "Race between blocks: write at byte 12 of data, which block "), text);
+            DLIB_TEST_MSG(has(text, " wrote in the same launch"), text);
 
             // found in whichever order the blocks run
             text = touching(between_blocks::read_what_another_writes);

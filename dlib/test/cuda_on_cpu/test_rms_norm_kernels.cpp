@@ -293,6 +293,7 @@ namespace
         if (kind == layout::columns)
         {
             g.stride = num_groups;
+            g.interleaved = true;
             g.outer = 1;
         }
         return g;
@@ -421,12 +422,12 @@ namespace
             - returns how many threads of a block share one group (or, of run_rows, one run)
     !*/
     {
-        return groups.stride > 1 ? main_launch(plan).threads / 32 : plan.lanes;
+        return groups.interleaved ? main_launch(plan).threads / 32 : plan.lanes;
     }
 
     long long groups_per_round(const rms_norm_backward_plan& plan, const rms_norm_groups& groups)
     {
-        if (groups.stride > 1)
+        if (groups.interleaved)
             return 32;
         return plan.kernel == rms_norm_kernel::rows ? plan.gradient.threads / plan.lanes : 1;
     }
@@ -544,7 +545,7 @@ namespace
         else
         {
             const int threads = plan.normalize.threads;
-            const long long per_block = g.stride > 1 ? 32 : threads / plan.lanes;
+            const long long per_block = g.interleaved ? 32 : threads / plan.lanes;
             good = good && plan.workspace_bytes == 0 && plan.sum_parts.grid == 0 &&
                 plan.finish.grid == 0 &&
                 is_launch_of(
@@ -892,6 +893,69 @@ namespace
         }
     }
 
+    void scales_near_the_middle_between_floats()
+    /*!
+        The scale is computed from an approximation, which is made with other bits on every device.
+        Where it rounds to another float than the exact operations would tell, the kernel has to
+        notice. So here are groups whose scale is as near to such a place as doubles get.
+    !*/
+    {
+        random_source rnd(12);
+        rms_norm_problem p = random_problem(
+            rnd, rms_norm_axes::row, rms_norm_gain::none, {1000, 1, 1, 4});
+        p.gain_offset = 0;
+        p.eps = 1.2e-38;
+        std::vector<float> expected;
+        for (std::size_t group = 0; group < 1000; ++group)
+        {
+            // Half of them are denormal.
+            const float below = std::ldexp(
+                1 + static_cast<float>(group) / 1000, group % 2 == 0 ? -127 : -20);
+            const float above = std::nextafter(below, 1.0f);
+            const double middle = (static_cast<double>(below) + static_cast<double>(above)) / 2;
+            double left = 4 / (middle * middle);
+            double sum = 0;
+            for (std::size_t i = 0; i < 4; ++i)
+            {
+                float x = static_cast<float>(std::sqrt(left));
+                if (std::pow(static_cast<double>(x), 2) > left)
+                    x = std::nextafter(x, 0.0f);
+                p.src[4 * group + i] = x;
+                left -= static_cast<double>(x) * static_cast<double>(x);
+                sum = std::fma(static_cast<double>(x), static_cast<double>(x), sum);
+            }
+            const double scale = 1 / std::sqrt(std::fma(sum, 0.25, p.eps));
+            DLIB_TEST(std::abs(scale / middle - 1) < 1e-15);
+            expected.push_back(static_cast<float>(scale));
+        }
+        const std::vector<float> found = run_forward(p, setup()).numbers.scale;
+        for (std::size_t group = 0; group < 1000; ++group)
+        {
+            DLIB_TEST_MSG(same_bits(found[group], expected[group]),
+                group << ": " << found[group] << " " << expected[group]);
+        }
+    }
+
+    void work_goes_to_the_stream()
+    {
+        random_source rnd(13);
+        const scoped_settings restore;
+        current_settings().record_launches = true;
+        setup s;
+        int any = 0;
+        s.stream = reinterpret_cast<cudaStream_t>(&any);
+        launches().clear();
+        for (const layout kind : all_layouts)
+        {
+            for (const long long size : {6, 40002})
+                run_both(make_problem(rnd, kind, 2, size), s);
+        }
+        DLIB_TEST(launches().size() > 20);
+        for (const launch_record& l : launches())
+            DLIB_TEST_MSG(l.stream == s.stream, l.kernel);
+        launches().clear();
+    }
+
     void sizes_far_from_one()
     /*!
         The cube of s is no float here, nor is the square of a value.
@@ -1028,15 +1092,78 @@ namespace
         }
     };
 
-    std::function<std::vector<long long>(const std::string&)> only(const std::string& kernel,
-        const std::vector<long long>& blocks)
+    bool has(const std::string& kernel, const char* part)
     {
-        return [=](const std::string& name)
+        return kernel.find(part) != std::string::npos;
+    }
+
+    std::vector<long long> blocks_of_parts(const kernels::rms_norm_parts& parts,
+        long long first_row,
+        long long num_rows,
+        long long parts_per_block)
+    {
+        std::vector<long long> blocks;
+        for (long long i = 0; i < num_rows * parts.count; ++i)
+            blocks.push_back((first_row * parts.count + i) / parts_per_block);
+        return blocks;
+    }
+
+    std::vector<long long> blocks_of_group(const std::string& kernel,
+        const rms_norm_forward_plan& plan,
+        const rms_norm_groups& g,
+        long long group)
+    /*!
+        ensures
+            - returns the blocks of a kernel of this name that work on the group
+    !*/
+    {
+        if (has(kernel, "sum_squares_of_parts"))
+            return blocks_of_parts(plan.parts, group, 1, 256 / plan.parts.lanes);
+        if (has(kernel, "normalize_parts"))
+            return blocks_of_parts(plan.parts, group, 1, 1);
+        if (has(kernel, "finish_scales"))
+            return {group};
+        return {group / (g.interleaved ? 32 : plan.normalize.threads / plan.lanes)};
+    }
+
+    std::vector<long long> blocks_of_group(const std::string& kernel,
+        const rms_norm_backward_plan& plan,
+        const rms_norm_groups& g,
+        long long group)
+    {
+        const long long rows = plan.parts.rows / g.num_groups();
+        if (has(kernel, "sum_products_of_parts"))
+            return blocks_of_parts(plan.parts, rows * group, rows, 256 / plan.parts.lanes);
+        if (has(kernel, "finish_means") || has(kernel, "gradient_run_rows"))
+            return {group};
+        if (has(kernel, "find_column_means"))
+            return {group / 32};
+
+        std::vector<long long> blocks;
+        const long long slice = group / groups_per_round(plan, g) / plan.slices.rounds_per_slice;
+        for (long long strip = 0; strip < plan.strips; ++strip)
+            blocks.push_back(slice * plan.strips + strip);
+        return blocks;
+    }
+
+    template <typename plan_type>
+    std::function<std::vector<long long>(const std::string&)> blocks_of(const far_problem& p,
+        const plan_type& plan)
+    {
+        return [&p, &plan](const std::string& kernel)
         {
             std::vector<long long> chosen;
-            if (name.find(kernel) != std::string::npos)
+            if (has(kernel, "sum_rows_of_slices"))
             {
-                chosen = blocks;
+                // All of them, but of very many sums of runs none: it is no block's number.
+                if (p.groups.gain_run > 1)
+                    chosen.push_back(1LL << 40);
+                return chosen;
+            }
+            for (const long long group : p.places)
+            {
+                for (const long long b : blocks_of_group(kernel, plan, p.groups, group))
+                    chosen.push_back(b);
             }
             return chosen;
         };
@@ -1047,21 +1174,18 @@ namespace
         const setup s;
         const run_result right = run_forward(p.small, s);
         const rms_norm_forward_plan plan = kernels::plan_rms_normalize(p.groups, true, s.device);
-        const long long per_block = p.groups.stride > 1 ? 32 : plan.normalize.threads / plan.lanes;
-        std::vector<long long> blocks;
-        for (const long long group : p.places)
-            blocks.push_back(group / per_block);
 
         const scoped_settings restore;
         current_settings().check_races = false;
-        current_settings().choose_blocks = only("normalize", blocks);
+        current_settings().choose_blocks = blocks_of(p, plan);
 
         far_floats src("src", p.groups.num_values(), access::read_only);
         far_floats dest("dest", p.groups.num_values(), access::read_write);
         far_floats scale("scale", p.groups.num_groups(), access::read_write);
         device_floats gamma("gamma", p.small.gamma, 0, access::read_only);
         p.for_each([&](long long at, std::size_t i) { src[at] = p.small.src[i]; });
-        DLIB_TEST(plan.workspace_bytes == 0);
+        far_floats workspace(
+            "workspace", static_cast<long long>(plan.workspace_bytes / 4 + 1), access::read_write);
         rms_norm_forward<float> pass;
         pass.groups = p.groups;
         pass.eps = p.small.eps;
@@ -1070,7 +1194,8 @@ namespace
         pass.gamma = gamma.get();
         pass.y = dest.get();
         pass.scale = scale.get();
-        DLIB_TEST(kernels::launch_rms_normalize(pass, plan, nullptr, nullptr) == cudaSuccess);
+        DLIB_TEST(
+            kernels::launch_rms_normalize(pass, plan, workspace.get(), nullptr) == cudaSuccess);
 
         for (std::size_t group = 0; group < p.places.size(); ++group)
             DLIB_TEST(same_bits(scale[p.places[group]], right.numbers.scale[group]));
@@ -1085,15 +1210,10 @@ namespace
         const rms_norm_result right = run_gradient(p.small, forward.scale, s).numbers;
         const rms_norm_backward_plan plan = kernels::plan_rms_normalize_gradient(
             p.groups, true, s.device);
-        DLIB_TEST(plan.strips == 1);
-        const long long per_round = groups_per_round(plan, p.groups);
-        std::vector<long long> blocks;
-        for (const long long group : p.places)
-            blocks.push_back(group / per_round / plan.slices.rounds_per_slice);
 
         const scoped_settings restore;
         current_settings().check_races = false;
-        current_settings().choose_blocks = only("gradient", blocks);
+        current_settings().choose_blocks = blocks_of(p, plan);
 
         far_floats src("src", p.groups.num_values(), access::read_only);
         far_floats gradient_input("gradient_input", p.groups.num_values(), access::read_only);
@@ -1131,26 +1251,64 @@ namespace
             DLIB_TEST(same_bits(dscale[p.places[group]], right.dscale[group]));
         p.for_each([&](long long at, std::size_t i)
             { DLIB_TEST(same_bits(src_grad[at], right.src_grad[i])); });
-        // other slices, another order of the sum
-        check_numbers(
-            "gamma_grad", gamma_grad.values(), exact_rms_norm(p.small).gamma_grad, p.small);
+        if (p.groups.gain_run == 1)
+        {
+            // other slices, another order of the sum
+            check_numbers(
+                "gamma_grad", gamma_grad.values(), exact_rms_norm(p.small).gamma_grad, p.small);
+            return;
+        }
+        const double* const doubles = reinterpret_cast<const double*>(workspace.get());
+        for (std::size_t group = 0; group < p.places.size(); ++group)
+        {
+            for (long long run = 0; run < p.groups.num_gains; ++run)
+            {
+                long double sum = 0, size_of_sum = 0;
+                for (long long i = run * p.groups.gain_run; i < (run + 1) * p.groups.gain_run; ++i)
+                {
+                    const std::size_t at = p.small_at(group, i);
+                    const long double term = static_cast<long double>(p.small.src[at]) *
+                        p.small.gradient_input[at];
+                    sum += term;
+                    size_of_sum += std::abs(term);
+                }
+                const double found =
+                    doubles[plan.run_sums + p.places[group] * p.groups.num_gains + run];
+                DLIB_TEST(std::abs(found - sum) <= 1e-12L * size_of_sum);
+            }
+        }
     }
 
     const long long two_to_31 = 1LL << 31;
 
-    void more_values_than_32_bits_can_count()
+    void rows_beyond_32_bits(layout kind, long long size)
+    /*!
+        ensures
+            - checks the first and the last of so many rows, and those around the values 2^31 and
+              2^32
+    !*/
     {
+        print_spinner();
         random_source rnd(4);
         far_problem p;
-        p.groups = make_groups(layout::gains, two_to_31 / 512 + 3, 1024);
-        p.places = {0, two_to_31 / 1024 - 1, two_to_31 / 1024, two_to_31 / 512 - 1, two_to_31 / 512,
-            two_to_31 / 512 + 2};
-        p.small = make_problem(rnd, layout::gains, 6, 1024);
+        const long long rows = 2 * two_to_31 / size + 3;
+        p.groups = make_groups(kind, rows, size);
+        p.places = {0, two_to_31 / size, two_to_31 / size + 1, rows - 3, rows - 1};
+        p.small = make_problem(rnd, kind, static_cast<long long>(p.places.size()), size);
         check_far_forward(p);
 
-        p.places = {two_to_31 / 1024 + 1, two_to_31 / 512 + 2};
-        p.small = make_problem(rnd, layout::gains, 2, 1024);
+        // fewer: a slice is a long walk
+        p.places = {two_to_31 / size + 1, rows - 1};
+        p.small = make_problem(rnd, kind, 2, size);
         check_far_gradient(p);
+    }
+
+    void more_values_than_32_bits_can_count()
+    {
+        for (const long long size : {300, 1024, 8192, 40004})
+            rows_beyond_32_bits(layout::gains, size);
+        for (const long long size : {1500, 8193, 30000})
+            rows_beyond_32_bits(layout::runs, size);
     }
 
     void more_groups_than_32_bits_can_count()
@@ -1162,22 +1320,33 @@ namespace
             0, two_to_31 - 1, two_to_31, 2 * two_to_31 - 1, 2 * two_to_31, 2 * two_to_31 + 8};
         p.small = make_problem(rnd, layout::gains, 6, 1);
         check_far_forward(p);
+
+        // and more sums of runs
+        const long long rows = two_to_31 / 3 + 5;
+        p.groups = make_groups(layout::runs, rows, 6);
+        p.places = {rows / 2, rows - 1};
+        p.small = make_problem(rnd, layout::runs, 2, 6);
+        check_far_gradient(p);
     }
 
     void columns_further_apart_than_32_bits_can_count()
     {
         random_source rnd(6);
-        far_problem p;
-        const long long stride = two_to_31 / 8 + 5;
-        p.groups = make_groups(layout::columns, stride, 9);
-        p.groups.outer = 2;
-        p.places = {0, 1, stride - 1, stride, 2 * stride - 2, 2 * stride - 1};
-        p.small = make_problem(rnd, layout::columns, 6, 9);
-        check_far_forward(p);
+        for (const long long size : {9, 200, 300, 1030})
+        {
+            print_spinner();
+            far_problem p;
+            const long long stride = two_to_31 / (size - 1) + 5;
+            p.groups = make_groups(layout::columns, stride, size);
+            p.groups.outer = 2;
+            p.places = {0, 1, stride - 1, stride, 2 * stride - 2, 2 * stride - 1};
+            p.small = make_problem(rnd, layout::columns, 6, size);
+            check_far_forward(p);
 
-        p.places = {stride, 2 * stride - 1};
-        p.small = make_problem(rnd, layout::columns, 2, 9);
-        check_far_gradient(p);
+            p.places = {stride, 2 * stride - 1};
+            p.small = make_problem(rnd, layout::columns, 2, size);
+            check_far_gradient(p);
+        }
     }
 
     void one_group_longer_than_32_bits_can_count()
@@ -1381,6 +1550,8 @@ namespace
                 {"same_bits_in_every_order_on_every_grid", same_bits_in_every_order_on_every_grid},
                 {"one_block_for_rows_of_many_parts", one_block_for_rows_of_many_parts},
                 {"blocks_that_go_over_many_groups", blocks_that_go_over_many_groups},
+                {"scales_near_the_middle_between_floats", scales_near_the_middle_between_floats},
+                {"work_goes_to_the_stream", work_goes_to_the_stream},
                 {"sizes_far_from_one", sizes_far_from_one},
                 {"rows_are_read_and_written_in_whole_sectors",
                     rows_are_read_and_written_in_whole_sectors},
