@@ -82,7 +82,10 @@ namespace test
         long double squares = 0;
         for_each_value(p,
             [&](std::size_t i, const rms_norm_place& at)
-            { squares += at.group == 0 ? static_cast<long double>(p.src[i]) * p.src[i] : 0; });
+            {
+                if (at.group == 0)
+                    squares += static_cast<long double>(p.src[i]) * p.src[i];
+            });
         const long double mean = squares * static_cast<long double>(number_of_groups(p)) /
             static_cast<long double>(p.src.size());
         const float above = static_cast<float>(1 / std::sqrt(2 * mean));
