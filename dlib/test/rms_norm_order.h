@@ -110,8 +110,12 @@ namespace test
             b.forward(p.axes, p.gain_offset, eps(steps), dest, scale, src.get(), gamma.get());
             return scale.host()[0] == above;
         };
-        int low = -(1 << 14);
-        int high = 1 << 14;
+        int low = -1;
+        int high = 1;
+        while (low > -(1 << 14) && !is_below_edge(low))
+            low *= 2;
+        while (high < 1 << 14 && is_below_edge(high))
+            high *= 2;
         DLIB_TEST_MSG(is_below_edge(low) && !is_below_edge(high), "no edge, " << describe(p));
         while (high - low > 1)
         {
