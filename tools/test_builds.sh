@@ -153,6 +153,18 @@ fi
 tr -s ' \n' ' ' <log | grep -o 'dlib_rms_norm in [^:]* was built for dlib .*: set dlib_DIR[^.]*\.' ||
     { cat log; fail "the package does not say what is wrong with the dlib"; }
 
+if command -v nvcc >/dev/null
+then
+    echo "#define DLIB_USE_CUDA" >other/include/dlib/config.h
+    quietly cmake -S "$repository" -B with_cuda -Ddlib_DIR="$temporary/other/lib/cmake/dlib" \
+        -DDLIB_RMS_NORM_BUILD_TESTS=OFF -DDLIB_RMS_NORM_BUILD_EXAMPLES=OFF
+    grep '^Libs:.*libcudart.*libcublas' with_cuda/dlib_rms_norm.pc >/dev/null ||
+        { cat with_cuda/dlib_rms_norm.pc; fail "the .pc file lacks what a dlib with CUDA needs"; }
+    echo "test_builds: configured for a dlib with CUDA"
+else
+    echo "test_builds: skipped: a dlib with CUDA: no nvcc"
+fi
+
 # The headers, for those who do not use CMake.
 mkdir -p wrong/dlib
 cat >wrong/dlib/revision.h <<TEXT

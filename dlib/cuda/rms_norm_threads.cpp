@@ -102,9 +102,7 @@ namespace dlib::contrib::cpu
         size_t threads_of_pool()
         {
             static const size_t threads = []
-            {
-                return std::max<size_t>(1, default_thread_pool().num_threads_in_pool());
-            }();
+            { return std::max<size_t>(1, default_thread_pool().num_threads_in_pool()); }();
             return pool_is_gone ? 1 : threads;
         }
 

@@ -59,8 +59,9 @@ namespace tt
 
         The results are the same bits however many threads compute them, whatever groups lie
         around a group, and wherever the tensors lie in memory. The CPU functions give the same
-        bits with every instruction set of x86, the CUDA functions on every device that gives as
-        much shared memory to a block.
+        bits with every instruction set of x86, and the same bits on x86 and on 64-bit ARM (a NaN
+        is a NaN there too, but its bits are the processor's). The CUDA functions give the same
+        bits on every device that gives as much shared memory to a block.
     !*/
 
 // ----------------------------------------------------------------------------------------
@@ -163,7 +164,9 @@ namespace tt
               values then #gamma_grad == 0.
             - The gradient with respect to src has an error of at most
               8*u*s*(|g*d| + |x*s*m|), and that with respect to gamma one of at most
-              2*u*(sum of |d*x*s|), both beside the same with the exact s.
+              2*u*(sum of |d*x*s|), both beside the same with the exact s. This holds for every
+              input with |g*d|, |m| and |x*s*m| in float's range. Where one of them is beyond it,
+              the gradient can be infinite or NaN.
             - #dscale has the shape of the scale that rms_normalize() computes, and holds
               -0.5 * s^3 * (sum of g*d*x), the derivative of f by the mean of x^2, with an error of
               at most 4*u*|#dscale| and what a sum of doubles loses. (It is summed in double and

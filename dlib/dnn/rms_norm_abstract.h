@@ -59,6 +59,9 @@ namespace contrib
                 the same input gives the same bits in training and in inference. The shape of
                 gamma is fixed by setup(): afterwards inputs can differ in everything but the
                 dimensions that gamma has.
+
+                A requirement that is not met throws a dlib::fatal_error (from DLIB_CASSERT, in
+                release builds too), and leaves the layer as it was.
         !*/
 
     public:

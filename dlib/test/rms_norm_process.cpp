@@ -351,8 +351,7 @@ namespace
     {
     public:
         rms_norm_process_tester() :
-            tester("rms_norm_process",
-                "Run tests on forks and failing allocations.")
+            tester("rms_norm_process", "Run tests on forks and failing allocations.")
         {
         }
 

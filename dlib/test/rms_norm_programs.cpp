@@ -1,15 +1,12 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
 // What programs do with the layers: every function of dlib that takes a net, our own visitors,
-// the choice between sample and row axes, gradients at the end of float's range, and the bits
-// that every machine has to give.
+// the choice between sample and row axes, and gradients at the end of float's range.
 
 #include <cmath>
 #include <iostream>
-#include <random>
 #include <sstream>
 #include <dlib/dnn.h>
-#include <dlib/md5.h>
 #include <dlib/rms_norm.h>
 #include "child_process.h"
 #include "rms_norm_runs.h"
@@ -344,75 +341,6 @@ namespace
             check_numbers("data gradient", r.src_grad, exact.src_grad, p);
         }
     }
-
-    // ----------------------------------------------------------------------------------------
-
-    std::string bits_of_21_problems()
-    /*!
-        ensures
-            - returns a hash of all outputs of problems on the three axes. The inputs are made
-              without functions that may round differently on another machine.
-    !*/
-    {
-        std::mt19937_64 rnd(32);
-        const auto values = [&](std::size_t size)
-        {
-            std::vector<float> v(size);
-            for (float& f : v)
-                f = std::ldexp(
-                    static_cast<float>(static_cast<std::int64_t>(rnd() >> 40) - (1 << 23)),
-                    -23 - static_cast<int>(rnd() % 8));
-            return v;
-        };
-        const rms_norm_gain gains[] = {
-            rms_norm_gain::per_channel, rms_norm_gain::per_element, rms_norm_gain::none};
-
-        std::string bytes;
-        int count = 0;
-        for (const contrib::rms_norm_dims& dims : {contrib::rms_norm_dims{1, 1, 1, 1}, {2, 3, 4, 5},
-                 {3, 5, 7, 67}, {7, 64, 1, 1}, {2, 33, 8, 8}, {1, 2, 3, 4097}, {4, 130, 3, 16}})
-        {
-            for (rms_norm_axes axes :
-                {rms_norm_axes::sample, rms_norm_axes::row, rms_norm_axes::channel})
-            {
-                rms_norm_problem p;
-                p.axes = axes;
-                p.gain = gains[count % 3];
-                p.gain_offset = count % 2;
-                p.eps = 1e-5;
-                p.dims = dims;
-                p.src = values(static_cast<std::size_t>(dims.size()));
-                p.gradient_input = values(p.src.size());
-                p.old_src_grad = values(p.src.size());
-                p.gamma = values(static_cast<std::size_t>(gamma_shape(p).size()));
-                rms_norm_result r;
-                run_forward(rms_norm_backends().front(), p, 0, r);
-                run_gradient(rms_norm_backends().front(), p, 0, r);
-                for (const auto* v : {&r.dest, &r.scale, &r.src_grad, &r.gamma_grad, &r.dscale})
-                    bytes.append(
-                        reinterpret_cast<const char*>(v->data()), v->size() * sizeof(float));
-                ++count;
-            }
-        }
-        DLIB_TEST(count == 21);
-        return md5(bytes);
-    }
-
-    class print_bits_tester : public tester
-    {
-    public:
-        print_bits_tester() :
-            tester("print_rms_norm_bits",
-                "Print a hash of what contrib::cpu computes for 21 problems. It is the same on "
-                "every machine.")
-        {
-        }
-
-        void perform_test() override
-        {
-            std::cout << "\nbits of 21 problems: " << bits_of_21_problems() << std::endl;
-        }
-    } a_print_bits_tester;
 
     // ----------------------------------------------------------------------------------------
 

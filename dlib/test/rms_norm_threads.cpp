@@ -7,6 +7,7 @@
 #include <cfenv>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -16,7 +17,7 @@
 #include "child_process.h"
 #include "rms_norm_order.h"
 
-#ifdef __SSE__
+#ifndef __aarch64__
 #include <immintrin.h>
 #endif
 
@@ -214,22 +215,13 @@ namespace
             std::fegetenv(&old);
             if (name == "upward")
                 std::fesetround(FE_UPWARD);
-#ifdef __SSE__
             if (name == "flush")
-                _mm_setcsr(_mm_getcsr() | 0x8040); // FTZ and DAZ
-#endif
+                make_denormals_zero();
         }
 
         ~late_environment() { std::fesetenv(&old); }
 
-        static std::vector<std::string> names()
-        {
-#ifdef __SSE__
-            return {"upward", "flush"};
-#else
-            return {"upward"};
-#endif
-        }
+        static std::vector<std::string> names() { return {"upward", "flush"}; }
 
         static bool is_here(const std::string& name)
         {
@@ -237,6 +229,17 @@ namespace
             if (name == "upward")
                 return large + tiny > 1;
             return tiny * large == 0 && large - tiny == 1;
+        }
+
+        static void make_denormals_zero()
+        {
+#if defined(__aarch64__)
+            std::uint64_t fpcr;
+            asm volatile("mrs %0, fpcr" : "=r"(fpcr));
+            asm volatile("msr fpcr, %0" : : "r"(fpcr | 1 << 24)); // FZ
+#else
+            _mm_setcsr(_mm_getcsr() | 0x8040); // FTZ and DAZ
+#endif
         }
 
         std::fenv_t old;
