@@ -41,6 +41,8 @@ tools/benchmark.sh --quick --build build/release
 
 echo "== CUDA code"
 tools/check_cuda_build.sh
+faults=$(dlib/test/cuda_on_cpu/seed_faults.sh --list)
+echo "$(echo "$faults" | wc -l) faults fit the kernels (seed_faults.sh)"
 
 echo "== sanitize: dtest"
 build/sanitize/dlib/test/dtest --runall

@@ -122,12 +122,12 @@ namespace dlib::contrib
             (refuse_overlap(output, others), ...);
     }
 
-    inline rms_norm_groups check_rms_norm_gamma(rms_norm_axes axes,
+    inline void check_rms_norm_gamma(rms_norm_axes axes,
         double gain_offset,
         const tensor& src,
-        const tensor& gamma)
+        const tensor& gamma,
+        rms_norm_groups& groups)
     {
-        rms_norm_groups groups;
         DLIB_CASSERT(make_rms_norm_groups(axes, dims_of(src), dims_of(gamma), groups),
             "\n\t The shape of gamma does not fit src."
                 << "\n\t axes:        " << to_string(axes)
@@ -139,13 +139,12 @@ namespace dlib::contrib
                 << " or empty");
         DLIB_CASSERT(is_valid_rms_norm_gain_offset(gain_offset),
             "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << gain_offset);
-        return groups;
     }
 
     // ----------------------------------------------------------------------------------------
 
     template <typename address_of>
-    rms_norm_groups check_rms_normalize(rms_norm_axes axes,
+    bool check_rms_normalize(rms_norm_axes axes,
         double gain_offset,
         double eps,
         const tensor& dest,
@@ -153,19 +152,19 @@ namespace dlib::contrib
         const tensor& src,
         const tensor& gamma,
         const address_of& address,
-        bool& in_place)
+        rms_norm_groups& groups)
     /*!
         requires
             - address(t) == where the tensor t lies in the memory of the device that will be used
         ensures
             - checks what rms_normalize() requires
-            - returns the groups of src
-            - #in_place == true if and only if dest is the memory of src
+            - returns whether dest is the memory of src
+            - #groups == the groups of src
     !*/
     {
         DLIB_CASSERT(is_valid_rms_norm_eps(eps),
             "\n\t eps has to be a positive, normal float.\n\t eps: " << eps);
-        const rms_norm_groups groups = check_rms_norm_gamma(axes, gain_offset, src, gamma);
+        check_rms_norm_gamma(axes, gain_offset, src, gamma, groups);
 
         const rms_norm_buffer to = {"dest", address(dest), dest.size()};
         const rms_norm_buffer stats = {"scale", address(scale), scale.size()};
@@ -173,18 +172,17 @@ namespace dlib::contrib
         const rms_norm_buffer gain = {"gamma", address(gamma), gamma.size()};
 
         DLIB_CASSERT(&dest != &scale, "\n\t dest and scale are the same object.");
-        const bool same = to.is_same_as(from);
-        if (!same)
+        const bool in_place = to.is_same_as(from);
+        if (!in_place)
             check_output_is_apart(to, from);
         check_output_is_apart(to, gain);
         check_output_is_apart(stats, to, from, gain);
 
-        in_place = same;
-        return groups;
+        return in_place;
     }
 
     template <typename address_of>
-    rms_norm_groups check_rms_normalize_gradient(rms_norm_axes axes,
+    bool check_rms_normalize_gradient(rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -194,17 +192,17 @@ namespace dlib::contrib
         const tensor& gamma_grad,
         const tensor& dscale,
         const address_of& address,
-        bool& in_place)
+        rms_norm_groups& groups)
     /*!
         requires
             - address(t) == where the tensor t lies in the memory of the device that will be used
         ensures
             - checks what rms_normalize_gradient() requires
-            - returns the groups of src
-            - #in_place == true if and only if src_grad is the memory of gradient_input
+            - returns whether src_grad is the memory of gradient_input
+            - #groups == the groups of src
     !*/
     {
-        const rms_norm_groups groups = check_rms_norm_gamma(axes, gain_offset, src, gamma);
+        check_rms_norm_gamma(axes, gain_offset, src, gamma, groups);
         DLIB_CASSERT(dims_of(gradient_input) == dims_of(src) && dims_of(src_grad) == dims_of(src),
             "\n\t gradient_input, src and src_grad have to have the same shape."
                 << "\n\t gradient_input shape: " << to_string(dims_of(gradient_input))
@@ -229,15 +227,14 @@ namespace dlib::contrib
         const rms_norm_buffer dgain = {"gamma_grad", address(gamma_grad), gamma_grad.size()};
         const rms_norm_buffer dstats = {"dscale", address(dscale), dscale.size()};
 
-        const bool same = dx.is_same_as(d);
-        if (!same)
+        const bool in_place = dx.is_same_as(d);
+        if (!in_place)
             check_output_is_apart(dx, d);
         check_output_is_apart(dx, stats, from, gain);
         check_output_is_apart(dgain, d, stats, from, gain, dx);
         check_output_is_apart(dstats, d, stats, from, gain, dx, dgain);
 
-        in_place = same;
-        return groups;
+        return in_place;
     }
 
     // ----------------------------------------------------------------------------------------

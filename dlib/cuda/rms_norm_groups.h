@@ -142,44 +142,36 @@ namespace dlib::contrib
                 - returns false and leaves groups as it was
     !*/
     {
-        rms_norm_groups g;
+        const long long num_gains = gamma.size();
+        if (num_gains != 0 && gamma != rms_norm_gamma_dims(axes, rms_norm_gain::per_channel, src) &&
+            gamma != rms_norm_gamma_dims(axes, rms_norm_gain::per_element, src))
+            return false;
+
+        long long outer = src.num_samples;
+        long long size = src.k;
+        long long stride = 1;
         if (axes == rms_norm_axes::sample)
         {
-            g.outer = src.num_samples;
-            g.size = src.k * src.nr * src.nc;
+            size = src.k * src.nr * src.nc;
         }
         else if (axes == rms_norm_axes::row)
         {
-            g.outer = src.num_samples * src.k * src.nr;
-            g.size = src.nc;
+            outer = src.num_samples * src.k * src.nr;
+            size = src.nc;
         }
         else
         {
-            g.outer = src.num_samples;
-            g.size = src.k;
-            g.stride = src.nr * src.nc;
-            g.interleaved = true;
+            stride = src.nr * src.nc;
         }
+        const bool is_empty = src.size() == 0;
 
-        if (src.size() == 0)
-        {
-            g.outer = 0;
-            g.stride = 1;
-        }
-
-        if (gamma.size() != 0)
-        {
-            if (gamma == rms_norm_gamma_dims(axes, rms_norm_gain::per_channel, src))
-                g.num_gains = gamma.size();
-            else if (gamma == rms_norm_gamma_dims(axes, rms_norm_gain::per_element, src))
-                g.num_gains = gamma.size();
-            else
-                return false;
-            if (g.outer != 0 && g.size != g.num_gains)
-                g.gain_run = g.size / g.num_gains;
-        }
-
-        groups = g;
+        // Field by field: a copy of all would wait for each of them to reach memory.
+        groups.outer = is_empty ? 0 : outer;
+        groups.size = size;
+        groups.stride = is_empty ? 1 : stride;
+        groups.interleaved = axes == rms_norm_axes::channel;
+        groups.gain_run = is_empty || num_gains == 0 || num_gains == size ? 1 : size / num_gains;
+        groups.num_gains = num_gains;
         return true;
     }
 

@@ -53,9 +53,8 @@ namespace dlib::contrib
     {
         const auto address = [&on](const tensor& t) { return on.address(t); };
         rms_norm_forward<float> pass;
-        bool in_place = false;
-        pass.groups = check_rms_normalize(
-            axes, gain_offset, eps, dest, scale, src, gamma, address, in_place);
+        const bool in_place = check_rms_normalize(
+            axes, gain_offset, eps, dest, scale, src, gamma, address, pass.groups);
         pass.eps = eps;
         pass.gain_offset = static_cast<float>(gain_offset);
 
@@ -87,9 +86,8 @@ namespace dlib::contrib
     {
         const auto address = [&on](const tensor& t) { return on.address(t); };
         rms_norm_backward<float> pass;
-        bool in_place = false;
-        pass.groups = check_rms_normalize_gradient(axes, gain_offset, gradient_input, scale, src,
-            gamma, src_grad, gamma_grad, dscale, address, in_place);
+        const bool in_place = check_rms_normalize_gradient(axes, gain_offset, gradient_input, scale,
+            src, gamma, src_grad, gamma_grad, dscale, address, pass.groups);
         pass.gain_offset = static_cast<float>(gain_offset);
         pass.add = !in_place;
 
