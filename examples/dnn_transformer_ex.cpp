@@ -375,6 +375,8 @@ public:
         const long first_step = state.step;
         double last_save = 0;
         std::vector<double> step_times;
+        cout << "Training on " << ranks.size() << (ranks.size() == 1 ? " rank" : " ranks")
+             << ", threads in each: " << trainer->get_num_threads() << endl;
 
         while (state.num_steps == 0 || state.step < state.num_steps)
         {
