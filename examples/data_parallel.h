@@ -76,9 +76,9 @@ class data_parallel_trainer : public micro_batch_trainer<net_type, solver_type>
             micro_batch_trainer, for any number of ranks and threads.
 
             Every rank makes such an object, and calls each function that talks
-            (compute_gradients(), train_one_step(), check_that_nets_agree()) as often as the others,
-            with the same arguments. A rank that leaves one of them by an exception has to call
-            mpi_ranks::fail(), since the others wait for it.
+            (compute_gradients(), train_one_step(), check_that_nets_agree()) as often as the others.
+            A rank that leaves one of them by an exception has to call mpi_ranks::fail(), since the
+            others wait for it.
 
             The layers may not remember anything but their parameters: each rank has its own
             dropout_ and its own running averages of bn_.
@@ -124,21 +124,14 @@ public:
     double compute_gradients(data_iterator dbegin, data_iterator dend, label_iterator lbegin)
     /*!
         requires
-            - the same as micro_batch_trainer. The range is the batch of all ranks together.
+            - The range is this rank's share of a batch: part rank() of size() equal ones.
+            - std::distance(dbegin, dend) is the same on every rank, and a positive multiple of
+              get_num_micro_batches()/size().
         ensures
-            - the same as micro_batch_trainer
+            - the same as micro_batch_trainer, for the whole batch
     !*/
     {
-        const auto size = std::distance(dbegin, dend);
-        const auto num = static_cast<decltype(size)>(this->get_num_micro_batches());
-        DLIB_CASSERT(size > 0 && size % num == 0,
-            "\n\t The batch has to be a multiple of the number of micro-batches."
-                << "\n\t batch size:        " << size << "\n\t num_micro_batches: " << num);
-
-        const auto share = size / ranks.size();
-        const auto first = share * ranks.rank();
-        const double loss = base::compute_gradients(
-            dbegin + first, dbegin + first + share, lbegin + first);
+        const double loss = base::compute_gradients(dbegin, dend, lbegin);
 
         dlib::tensor& gradients = this->get_gradients();
         float* const values = gradients.host();
@@ -161,6 +154,8 @@ public:
         label_iterator lbegin,
         double learning_rate)
     /*!
+        requires
+            - the same as compute_gradients()
         ensures
             - the same as micro_batch_trainer
     !*/

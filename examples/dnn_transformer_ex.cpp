@@ -382,7 +382,8 @@ public:
         {
             const token_batch batch = random_batch(state.rnd, text.training,
                 static_cast<size_t>(state.options.batch),
-                static_cast<size_t>(state.options.context));
+                static_cast<size_t>(state.options.context), static_cast<size_t>(ranks.rank()),
+                static_cast<size_t>(ranks.size()));
             const double rate = learning_rate_at(
                 state.step, state.num_steps, state.options.learning_rate);
             const double before_step = watch.seconds();

@@ -35,14 +35,14 @@ measure() # RANKS OPTIONS
     # Cores are given to ranks by the system: it knows what else runs.
     mpirun --oversubscribe --bind-to none -n "$ranks" "$build/examples/dnn_transformer_ex" \
         --text text --threads 1 --length 0 --steps "$steps" "$@" >out
-    awk -v batch="$3" '/^A step takes/ { print $7, batch, $4, $9, $13, $21, $28 }' out
+    awk -v batch="$4" '/^A step takes/ { print $7, batch, $4, $9, $13, $21, $28 }' out
 }
 
 ranks=1
 while [ $ranks -le "$(nproc)" ] && [ $ranks -le 8 ]
 do
-    measure $ranks --micro-batches 8 --batch 16 >>strong
-    measure $ranks --micro-batches $((8 * ranks)) --batch $((16 * ranks)) >>weak
+    measure "$ranks" --micro-batches 8 --batch 16 >>strong
+    measure "$ranks" --micro-batches $((8 * ranks)) --batch $((16 * ranks)) >>weak
     ranks=$((2 * ranks))
 done
 

@@ -112,7 +112,10 @@ ends_by() # SIGNAL WHO
     code=0
     wait $job || code=$?
     seconds=$(($(date +%s) - began))
-    [ $seconds -lt 25 ] && [ $code != 0 ] || fail "ended with $code after $seconds s: $(cat out)"
+    if [ $seconds -ge 25 ] || [ $code = 0 ]
+    then
+        fail "ended with $code after $seconds s: $(cat out)"
+    fi
 }
 
 sum_of()

@@ -192,12 +192,18 @@ namespace
     }
 
     template <typename trainer_type>
-    std::vector<double> train(trainer_type& trainer, const batches& data, int num_steps)
+    std::vector<double> train(trainer_type& trainer,
+        const batches& data,
+        int num_steps,
+        int part = 0,
+        int num_parts = 1)
     {
+        const auto size = static_cast<std::ptrdiff_t>(data.samples.size()) / num_parts;
+        const auto begin = data.samples.begin() + part * size;
         std::vector<double> losses;
         for (int i = 0; i < num_steps; ++i)
             losses.push_back(trainer.train_one_step(
-                data.samples.begin(), data.samples.end(), data.labels.begin(), 0.02));
+                begin, begin + size, data.labels.begin() + part * size, 0.02));
         return losses;
     }
 
@@ -221,7 +227,7 @@ namespace
         {
             net_type shared_net = new_net(data);
             data_parallel_trainer<net_type> trainer(shared_net, ranks, adam(), 8, num_threads);
-            DLIB_TEST(train(trainer, data, 20) == losses);
+            DLIB_TEST(train(trainer, data, 20, ranks.rank(), ranks.size()) == losses);
             DLIB_TEST(bytes_of(shared_net) == bytes_of(net));
             DLIB_TEST(bytes_of_trainer(trainer) == bytes_of_trainer(alone));
             trainer.check_that_nets_agree();
@@ -234,7 +240,7 @@ namespace
         // other micro-batches give other bits: the test would see it
         net_type other_net = new_net(data);
         data_parallel_trainer<net_type> other(other_net, ranks, adam(), 16, 1);
-        DLIB_TEST(train(other, data, 20) != losses);
+        DLIB_TEST(train(other, data, 20, ranks.rank(), ranks.size()) != losses);
     }
 
     void trainings_go_on(const mpi_ranks& ranks)
@@ -254,7 +260,7 @@ namespace
         data_parallel_trainer<net_type> trainer(shared_net, ranks, adam(), 8, 1);
         deserialize(shared_net, saved);
         deserialize(trainer, saved);
-        train(trainer, data, 5);
+        train(trainer, data, 5, ranks.rank(), ranks.size());
         DLIB_TEST(bytes_of(shared_net) == bytes_of(net));
         const std::vector<double> losses = train(alone, data, 3);
 
@@ -276,13 +282,13 @@ namespace
         batches data;
         net_type net = new_net(data);
         data_parallel_trainer<net_type> trainer(net, ranks, adam(), 8, 1);
-        train(trainer, data, 3);
+        train(trainer, data, 3, ranks.rank(), ranks.size());
         const std::string before = bytes_of(net);
         const std::string trainer_before = bytes_of_trainer(trainer);
 
         // a single rank sees it, and all have to stop
         data.samples.back()(0) = std::numeric_limits<float>::infinity();
-        check_message(message_of([&] { train(trainer, data, 1); }),
+        check_message(message_of([&] { train(trainer, data, 1, ranks.rank(), ranks.size()); }),
             {"gradient of rms_norm_channel,", "layer 5", "not finite"});
         DLIB_TEST(bytes_of(net) == before);
         DLIB_TEST(bytes_of_trainer(trainer) == trainer_before);
