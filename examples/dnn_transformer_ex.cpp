@@ -25,9 +25,12 @@
 
     The training can be interrupted by Ctrl-C.  It then saves everything that it takes to go on,
     and --resume goes on as if nothing had happened, to the last bit.
+
+    Started by mpirun, the program trains on several machines, again with the same bits: see
+    data_parallel.h.
 */
 
-#include "micro_batch_trainer.h"
+#include "data_parallel.h"
 #include "text_corpus.h"
 #include "transformer_model.h"
 #include "transformer_training.h"
@@ -217,14 +220,21 @@ void check_that_we_can_save(const filesystem::path& file)
 // ----------------------------------------------------------------------------------------
 
 // Hardly anything is allowed inside a signal handler, least of all writing a file, so it only
-// leaves a note for the training loop.  A second Ctrl-C ends the program at once.
+// leaves a note for the training loop.  A second Ctrl-C ends the program at once.  (mpirun makes a
+// SIGTERM of a Ctrl-C.)
 atomic<bool> interrupted{false};
 static_assert(atomic<bool>::is_always_lock_free, "else the handler could wait for a lock");
 
-extern "C" void note_interrupt(int)
+extern "C" void note_interrupt(int number)
 {
     interrupted = true;
-    signal(SIGINT, SIG_DFL);
+    signal(number, SIG_DFL);
+}
+
+void handle_interrupts(void (*handler)(int))
+{
+    signal(SIGINT, handler);
+    signal(SIGTERM, handler);
 }
 
 class stop_watch
@@ -314,8 +324,9 @@ class language_model
 public:
     using net_type = llama<NUM_BLOCKS>;
 
-    language_model(progress state_, size_t num_threads) :
-        state(std::move(state_))
+    language_model(progress state_, size_t num_threads, const mpi_ranks& ranks_) :
+        state(std::move(state_)),
+        ranks(ranks_)
     {
         llama_sizes sizes;
         sizes.vocabulary = state.alphabet.size();
@@ -327,7 +338,7 @@ public:
         // dlib's layers draw their initial weights from generators that are seeded by std::rand()
         srand(static_cast<unsigned>(state.options.seed));
         set_up(net, sizes);
-        trainer = make_unique<micro_batch_trainer<net_type>>(net, adam(0, 0.9f, 0.99f),
+        trainer = make_unique<data_parallel_trainer<net_type>>(net, ranks, adam(0, 0.9f, 0.99f),
             static_cast<size_t>(state.options.micro_batches), num_threads);
     }
 
@@ -340,6 +351,8 @@ public:
 
     void save(const filesystem::path& file)
     {
+        if (ranks.rank() != 0)
+            return;
         net.clean(); // its last outputs are nothing that we need
         ostringstream out;
         serialize(state, out);
@@ -352,25 +365,37 @@ public:
 
     // Trains until minutes have passed or num_steps are done, whichever was asked for.  Returns
     // false if somebody pressed Ctrl-C.
-    bool train(const text_corpus& text, double minutes, const filesystem::path& file)
+    bool train(const text_corpus& text,
+        double minutes,
+        double seconds_between_checkpoints,
+        const filesystem::path& file)
     {
         const double seconds_before = state.seconds;
-        const double seconds_between_checkpoints = 60;
         const stop_watch watch;
         const long first_step = state.step;
         double last_save = 0;
         std::vector<double> step_times;
+        cout << "Training on " << ranks.size() << (ranks.size() == 1 ? " rank" : " ranks")
+             << ", threads in each: " << trainer->get_num_threads() << endl;
 
         while (state.num_steps == 0 || state.step < state.num_steps)
         {
             const token_batch batch = random_batch(state.rnd, text.training,
                 static_cast<size_t>(state.options.batch),
-                static_cast<size_t>(state.options.context));
+                static_cast<size_t>(state.options.context), static_cast<size_t>(ranks.rank()),
+                static_cast<size_t>(ranks.size()));
             const double rate = learning_rate_at(
                 state.step, state.num_steps, state.options.learning_rate);
             const double before_step = watch.seconds();
-            state.loss_sum += trainer->train_one_step(
-                batch.inputs.begin(), batch.inputs.end(), batch.targets.begin(), rate);
+            try
+            {
+                state.loss_sum += trainer->train_one_step(
+                    batch.inputs.begin(), batch.inputs.end(), batch.targets.begin(), rate);
+            }
+            catch (exception& e)
+            {
+                throw error("In step " + to_string(state.step + 1) + ": " + e.what());
+            }
             ++state.num_losses;
             ++state.step;
             state.seconds = seconds_before + watch.seconds();
@@ -380,10 +405,8 @@ public:
             // over, whose rates don't, we know how long a step takes.
             if (state.num_steps == 0 && state.step == num_warm_up_steps)
             {
-                const auto middle = step_times.begin() +
-                    static_cast<ptrdiff_t>(step_times.size() / 2);
-                nth_element(step_times.begin(), middle, step_times.end());
-                state.num_steps = max(state.step + 1, static_cast<long>(60 * minutes / *middle));
+                state.num_steps = ranks.of_first(
+                    max(state.step + 1, static_cast<long>(60 * minutes / median(step_times))));
                 cout << "There is time for " << state.num_steps << " steps: --steps "
                      << state.num_steps << " will do exactly the same again." << endl;
             }
@@ -398,16 +421,21 @@ public:
                 state.loss_sum = 0;
                 state.num_losses = 0;
                 print_progress(static_cast<double>(state.step - first_step) / watch.seconds());
+                trainer->check_that_nets_agree();
             }
 
-            if (interrupted || is_last || watch.seconds() - last_save > seconds_between_checkpoints)
+            // all ranks stop after the same step
+            const bool stops = ranks.any(interrupted);
+            if (stops || is_last || watch.seconds() - last_save > seconds_between_checkpoints)
             {
                 save(file);
                 last_save = watch.seconds();
             }
-            if (interrupted)
+            if (stops)
                 return false;
         }
+        if (!step_times.empty())
+            print_speed(median(step_times));
         return true;
     }
 
@@ -421,6 +449,29 @@ public:
     const progress& get_progress() const { return state; }
 
 private:
+    static double median(std::vector<double> values)
+    {
+        const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+        nth_element(values.begin(), middle, values.end());
+        return *middle;
+    }
+
+    // What a step costs, for tools/scaling_mpi.sh too.
+    void print_speed(double step_time)
+    {
+        const auto tokens = static_cast<double>(state.options.batch * state.options.context);
+        const data_parallel_costs& costs = trainer->get_costs();
+        const auto per_step = [&](double cost)
+        { return cost / static_cast<double>(costs.num_steps); };
+        cout << fixed << setprecision(2) << "A step takes " << step_time * 1e3 << " ms on "
+             << ranks.size() << (ranks.size() == 1 ? " rank: " : " ranks: ") << setprecision(0)
+             << tokens / step_time << " tokens/s" << setprecision(2) << "; in it, "
+             << per_step(costs.seconds_waiting) * 1e3 << " ms of waiting for other ranks, and "
+             << per_step(costs.seconds_adding) * 1e3 << " ms of adding gradients over ranks, "
+             << per_step(static_cast<double>(costs.bytes_sent)) / 1e6
+             << " MB sent.\nThe net's hash: " << hex << hash_of_net(net) << dec << endl;
+    }
+
     void print_progress(double steps_per_second) const
     {
         const report& r = state.reports.back();
@@ -433,8 +484,9 @@ private:
     }
 
     progress state;
+    const mpi_ranks& ranks;
     net_type net;
-    unique_ptr<micro_batch_trainer<net_type>> trainer;
+    unique_ptr<data_parallel_trainer<net_type>> trainer;
 };
 
 // ----------------------------------------------------------------------------------------
@@ -471,27 +523,35 @@ struct job
 {
     filesystem::path file;
     double minutes;
+    double seconds_between_checkpoints;
     size_t num_threads;
     bool has_prompt;
     writing_options writing;
 };
 
 template <size_t NUM_BLOCKS>
-int train_and_write(const progress& start, istream* saved, const text_corpus& text, job what)
+int train_and_write(const progress& start,
+    istream* saved,
+    const text_corpus& text,
+    job what,
+    const mpi_ranks& ranks)
 {
-    language_model<NUM_BLOCKS> model(start, what.num_threads);
+    language_model<NUM_BLOCKS> model(start, what.num_threads, ranks);
     if (saved)
         model.load(*saved);
 
-    signal(SIGINT, note_interrupt);
-    const bool is_done = model.train(text, what.minutes, what.file);
+    handle_interrupts(note_interrupt);
+    const bool is_done = model.train(
+        text, what.minutes, what.seconds_between_checkpoints, what.file);
+    if (ranks.rank() != 0)
+        return is_done ? 0 : 128 + SIGINT;
     write_curve(what.file.string() + ".curve", model.get_progress().reports);
     if (!is_done)
     {
         cout << "Interrupted.  To go on, give the same options and --resume." << endl;
         return 128 + SIGINT;
     }
-    signal(SIGINT, SIG_DFL);
+    handle_interrupts(SIG_DFL);
 
     const size_t most_pieces = 4096;
     print_comparison(model.held_out_loss(text, most_pieces), text);
@@ -512,9 +572,9 @@ int train_and_write(const progress& start, istream* saved, const text_corpus& te
 }
 
 template <size_t NUM_BLOCKS>
-int load_and_write(const progress& start, istream& saved, const job& what)
+int load_and_write(const progress& start, istream& saved, const job& what, const mpi_ranks& ranks)
 {
-    language_model<NUM_BLOCKS> model(start, what.num_threads);
+    language_model<NUM_BLOCKS> model(start, what.num_threads, ranks);
     model.load(saved);
     model.write(what.writing);
     return 0;
@@ -557,9 +617,29 @@ void check_that_options_agree(const command_line_parser& parser,
         });
 }
 
-int main(int argc, char** argv)
-try
+// What ranks were asked to do has to be the same, before they do anything together.  The number of
+// micro-batches, the libraries and the network are data_parallel_trainer's to check.
+void check_that_ranks_agree(const mpi_ranks& ranks,
+    const command_line_parser& parser,
+    const run_options& options)
 {
+    for (const char* name : {"resume", "generate", "minutes", "steps"})
+    {
+        const auto& option = parser.option(name);
+        ranks.check_same(string("--") + name,
+            option && option.number_of_arguments() == 1 ? option.argument()
+                : option                                ? "given"
+                                                        : "not given");
+    }
+    for_each_option(options,
+        [&](const char* name, const auto& value) { ranks.check_same(string("--") + name, value); });
+}
+
+int run(int argc, char** argv, const mpi_ranks& ranks)
+{
+    if (ranks.rank() != 0)
+        cout.setstate(ios::failbit); // rank 0 reports
+
     run_options options;
     command_line_parser parser;
     parser.add_option("h", "Print this help.");
@@ -572,7 +652,9 @@ try
     parser.add_option("generate", "Train nothing: let the network in that file write.");
     parser.add_option("minutes", "Train for about so long (default: 2.8).", 1);
     parser.add_option("steps", "Train for so many steps instead.", 1);
-    parser.add_option("threads", "Use so many threads (default: all). They change no bit.", 1);
+    parser.add_option("save-every", "Save after so many seconds (default: 60).", 1);
+    parser.add_option("threads",
+        "Use so many threads in each rank (default: all there are). They change no bit.", 1);
     parser.add_option("prompt", "Let the network go on from these words.", 1);
     parser.add_option("length", "Let it write so many characters (default: 500).", 1);
     parser.add_option("temperature", "Below 1 it writes more carefully (default: 0.7).", 1);
@@ -591,8 +673,8 @@ try
         return 0;
     }
 
-    const char* once[] = {"text", "file", "resume", "generate", "minutes", "steps", "threads",
-        "prompt", "length", "temperature", "top-k"};
+    const char* once[] = {"text", "file", "resume", "generate", "minutes", "steps", "save-every",
+        "threads", "prompt", "length", "temperature", "top-k"};
     parser.check_one_time_options(once);
     for_each_option(options,
         [&](const char* name, const auto&)
@@ -602,17 +684,18 @@ try
         });
     parser.check_incompatible_options("resume", "generate");
     parser.check_incompatible_options("minutes", "steps");
-    for (const char* about_training : {"text", "minutes", "steps"})
+    for (const char* about_training : {"text", "minutes", "steps", "save-every"})
         parser.check_incompatible_options("generate", about_training);
     parser.check_incompatible_options("resume", "steps");
     parser.check_incompatible_options("resume", "minutes");
     parser.check_option_arg_range("minutes", 0.1, 10000.0);
     parser.check_option_arg_range("steps", 1L, 100000000L);
+    parser.check_option_arg_range("save-every", 0.0, 1e9);
     parser.check_option_arg_range("threads", 1L, 1024L);
     parser.check_option_arg_range("length", 0L, 1000000L);
     parser.check_option_arg_range("temperature", 0.01, 100.0);
     parser.check_option_arg_range("top-k", 1L, 256L);
-    parser.check_option_arg_range("learning-rate", 1e-9, 1.0);
+    parser.check_option_arg_range("learning-rate", 1e-9, 1e30);
     parser.check_option_arg_range("seed", 0L, 1000000000L);
     for (const char* size : {"features", "heads", "hidden", "context", "batch", "micro-batches"})
         parser.check_option_arg_range(size, 1L, 65536L);
@@ -626,11 +709,16 @@ try
     const long m = options.micro_batches;
     if ((m & (m - 1)) != 0 || options.batch % m != 0)
         throw error("The number of micro-batches has to be a power of two that divides the batch.");
+    check_that_ranks_agree(ranks, parser, options);
 
     job what;
     what.file = get_option(parser, "file", "dnn_transformer_ex.dat");
     what.minutes = get_option(parser, "minutes", 2.8);
-    what.num_threads = get_option(parser, "threads", default_thread_pool().num_threads_in_pool());
+    what.seconds_between_checkpoints = get_option(parser, "save-every", 60.0);
+    what.num_threads = get_option(parser, "threads",
+        max<size_t>(1,
+            default_thread_pool().num_threads_in_pool() /
+                static_cast<size_t>(ranks.size_on_this_machine())));
     what.has_prompt = parser.option("prompt");
     what.writing.prompt = get_option(parser, "prompt", "The ");
     what.writing.length = get_option(parser, "length", 500L);
@@ -643,14 +731,15 @@ try
     unique_ptr<istringstream> saved;
     if (parser.option("resume") || parser.option("generate"))
     {
-        saved = make_unique<istringstream>(read_checkpoint(what.file));
+        saved = make_unique<istringstream>(
+            ranks.of_first(ranks.rank() == 0 ? read_checkpoint(what.file) : ""));
         deserialize(state, *saved);
         check_that_options_agree(parser, options, state);
     }
     if (parser.option("generate"))
     {
         return with_depth(state.options.num_blocks,
-            [&](auto depth) { return load_and_write<depth.value>(state, *saved, what); });
+            [&](auto depth) { return load_and_write<depth.value>(state, *saved, what, ranks); });
     }
 
     // The text.  Each held-out piece has a context and one more character.
@@ -662,6 +751,7 @@ try
         static_cast<size_t>(state.options.context) + 1);
     cout << text.training.size() << " characters to train on, " << text.held_out.size()
          << " held out, " << text.alphabet.size() << " different ones." << endl;
+    ranks.check_same("the hash of the text", hash_of(text));
 
     if (saved)
     {
@@ -675,14 +765,24 @@ try
         state.text_hash = hash_of(text);
         state.num_steps = get_option(parser, "steps", 0L);
         state.rnd.set_seed(cast_to_string(options.seed));
-        check_that_we_can_save(what.file);
+        if (ranks.rank() == 0)
+            check_that_we_can_save(what.file);
     }
     what.writing.prompt = what.has_prompt ? what.writing.prompt : "";
     return with_depth(state.options.num_blocks,
-        [&](auto depth) { return train_and_write<depth.value>(state, saved.get(), text, what); });
+        [&](auto depth)
+        { return train_and_write<depth.value>(state, saved.get(), text, what, ranks); });
 }
-catch (exception& e)
+
+int main(int argc, char** argv)
 {
-    cerr << e.what() << endl;
-    return 1;
+    const mpi_ranks ranks(argc, argv);
+    try
+    {
+        return run(argc, argv, ranks);
+    }
+    catch (exception& e)
+    {
+        return ranks.fail(e.what());
+    }
 }

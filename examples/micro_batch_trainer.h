@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,14 +58,15 @@ public:
     explicit micro_batch_trainer(net_type& net_,
         const solver_type& solver = solver_type(),
         std::size_t num_micro_batches_ = 8,
-        std::size_t num_threads = dlib::default_thread_pool().num_threads_in_pool()) :
+        std::size_t num_threads = dlib::default_thread_pool().num_threads_in_pool(),
+        std::size_t num_trainers = 1) :
         net(net_),
         num_micro_batches(num_micro_batches_),
         threads(num_threads > 1 ? num_threads : 0),
         solvers(net_type::num_computational_layers, solver)
     /*!
         requires
-            - num_micro_batches is a power of two.
+            - num_micro_batches is a power of two, and num_trainers divides it.
             - Every layer of net_ that has parameters is set up.
             - net_ lives longer than this object.
         ensures
@@ -72,25 +74,31 @@ public:
             - Each layer has a copy of solver.
             - #this object uses at most num_threads threads (0 counts as 1), including their
               share of BLAS.
+            - So many trainers share a batch: this one computes num_micro_batches/num_trainers
+              micro-batches. Who calls compute_gradients() gives it their part of the batch, and
+              adds up what all trainers have computed before calling step().
     !*/
     {
         DLIB_CASSERT(num_micro_batches > 0 && (num_micro_batches & (num_micro_batches - 1)) == 0,
             "\n\t The number of micro-batches has to be a power of two."
                 << "\n\t num_micro_batches: " << num_micro_batches);
+        DLIB_CASSERT(num_trainers > 0 && num_micro_batches % num_trainers == 0,
+            "\n\t num_trainers:      " << num_trainers
+                                       << "\n\t num_micro_batches: " << num_micro_batches);
         use_one_blas_thread();
 
         net.clean();
         const std::size_t num_copies = std::max<std::size_t>(
-            1, std::min(num_micro_batches, num_threads));
+            1, std::min(num_micro_batches / num_trainers, num_threads));
         for (std::size_t i = 0; i < num_copies; ++i)
             copies.push_back(std::make_unique<net_type>(net));
 
         std::size_t size = 0;
         dlib::visit_layer_parameters(net, [&](dlib::tensor& params) { size += params.size(); });
-        sums.resize(num_micro_batches);
+        sums.resize(num_micro_batches / num_trainers);
         for (dlib::resizable_tensor& sum : sums)
             sum.set_size(static_cast<long long>(size));
-        losses.resize(num_micro_batches);
+        losses.resize(sums.size());
     }
 
     std::size_t get_num_micro_batches() const { return num_micro_batches; }
@@ -102,25 +110,25 @@ public:
         requires
             - [dbegin, dend) are inputs of the net, and lbegin is the first of as many labels. Both
               are random access iterators.
-            - std::distance(dbegin, dend) is a positive multiple of get_num_micro_batches().
+            - std::distance(dbegin, dend) is a positive multiple of the number of micro-batches
+              that this trainer computes.
         ensures
-            - Micro-batch i is the i-th of get_num_micro_batches() equal shares of the range.
+            - Micro-batch i is the i-th of as many equal shares of the range.
             - #get_gradients() is the sum over the micro-batches of what
               compute_parameter_gradients() of the net gives for each: neighbours are added first,
               then sums of two, then sums of four, and so on. So a machine that computes an
               aligned half of the micro-batches computes one of the two last terms.
             - returns the sum of the micro-batches' losses, added in the same order. Where the
-              loss is a mean, as in dlib's losses, divide by get_num_micro_batches() to get the
-              mean over all.
+              loss is a mean, as in dlib's losses, divide by their number to get the mean over
+              all.
             - The net is not changed. An exception of the net or its input comes out of here.
     !*/
     {
         const auto size = std::distance(dbegin, dend);
-        const auto num = static_cast<decltype(size)>(num_micro_batches);
+        const auto num = static_cast<decltype(size)>(sums.size());
         DLIB_CASSERT(size > 0 && size % num == 0,
             "\n\t The batch has to be a multiple of the number of micro-batches."
-                << "\n\t batch size:        " << size
-                << "\n\t num_micro_batches: " << num_micro_batches);
+                << "\n\t batch size:        " << size << "\n\t num_micro_batches: " << num);
 
         const auto share = size / num;
         in_parallel(copies.size(),
@@ -128,7 +136,7 @@ public:
             {
                 net_type& copy = *copies[t];
                 copy_parameters(copy);
-                for (std::size_t i = t; i < num_micro_batches; i += copies.size())
+                for (std::size_t i = t; i < sums.size(); i += copies.size())
                 {
                     const auto first = static_cast<decltype(size)>(i) * share;
                     losses[i] = copy.compute_parameter_gradients(
@@ -139,9 +147,9 @@ public:
                 }
             });
 
-        for (std::size_t step = 1; step < num_micro_batches; step *= 2)
+        for (std::size_t step = 1; step < losses.size(); step *= 2)
         {
-            for (std::size_t i = 0; i < num_micro_batches; i += 2 * step)
+            for (std::size_t i = 0; i < losses.size(); i += 2 * step)
                 losses[i] += losses[i + step];
         }
         std::vector<float*> values;
@@ -216,8 +224,8 @@ public:
         for (std::size_t i = 0; i < updates.size(); ++i)
         {
             if (!is_finite[i])
-                throw error("The gradient of computational layer " +
-                    std::to_string(updates[i].layer) + ", counted from the output, is not finite.");
+                throw error("The gradient of " + name_of_layer(updates[i].layer) +
+                    ", counted from the output, is not finite.");
         }
 
         in_parallel(updates.size(),
@@ -320,6 +328,21 @@ private:
                     a[j] += b[j];
             }
         }
+    }
+
+    std::string name_of_layer(std::size_t number)
+    {
+        std::ostringstream out;
+        std::size_t index = 0;
+        dlib::visit_computational_layers(net,
+            [&](auto& layer)
+            {
+                if (index++ == number)
+                    out << layer;
+            });
+        // what a layer prints is its name, white space, and its options
+        return out.str().substr(0, out.str().find_first_of(" \t")) + ", computational layer " +
+            std::to_string(number);
     }
 
     // returns whether all values are finite

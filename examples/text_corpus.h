@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 #include <dlib/error.h>
-#include <dlib/general_hash/murmur_hash3.h>
+#include "hash_of.h"
 
 // ----------------------------------------------------------------------------------------
 
@@ -132,23 +132,6 @@ inline text_corpus read_corpus(const std::set<std::filesystem::path>& files, std
     result.training = to_ids(training);
     result.held_out = to_ids(held_out);
     return result;
-}
-
-inline std::uint64_t hash_of(const void* bytes, std::size_t size, std::uint64_t start = 0)
-{
-    const std::size_t piece = 1 << 30; // dlib's function takes an int
-    const char* p = static_cast<const char*>(bytes);
-    std::uint64_t hash = start;
-    while (size > 0)
-    {
-        const std::size_t num = std::min(piece, size);
-        hash = dlib::murmur_hash3_128bit(
-            p, static_cast<int>(num), static_cast<dlib::uint32>(hash ^ hash >> 32))
-                   .first;
-        p += num;
-        size -= num;
-    }
-    return hash;
 }
 
 inline std::uint64_t hash_of(const text_corpus& text)

@@ -38,15 +38,25 @@ namespace transformer
     inline token_batch random_batch(dlib::rand& rnd,
         const std::vector<unsigned long>& text,
         std::size_t num_sequences,
-        std::size_t length)
+        std::size_t length,
+        std::size_t part = 0,
+        std::size_t num_parts = 1)
     /*!
         requires
             - text.size() > length
+            - num_parts divides num_sequences, and part < num_parts.
+        ensures
+            - draws num_sequences pieces of text and returns that part of them.
     !*/
     {
+        const std::size_t size = num_sequences / num_parts;
         token_batch batch;
         for (std::size_t i = 0; i < num_sequences; ++i)
-            batch.add(text, rnd.get_random_64bit_number() % (text.size() - length), length);
+        {
+            const std::size_t pos = rnd.get_random_64bit_number() % (text.size() - length);
+            if (i / size == part)
+                batch.add(text, pos, length);
+        }
         return batch;
     }
 

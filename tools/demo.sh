@@ -3,7 +3,7 @@
 
 # Sets up, builds and runs the demo: a Transformer with RMS normalization learns to write. What is
 # given to this script goes on to the example; see tools/demo.sh -h. Draws the curve of the
-# training in the end.
+# training in the end. TRANSFORMER_LAUNCHER, if set, starts the example (see tools/demo_mpi.sh).
 
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -45,7 +45,8 @@ fi
 trap : INT
 rm -f "$file.curve"
 result=0
-"$example" --file "$file" "$@" || result=$?
+# shellcheck disable=SC2086
+${TRANSFORMER_LAUNCHER:-} "$example" --file "$file" "$@" || result=$?
 
 if [ -s "$file.curve" ] && command -v gnuplot >/dev/null
 then

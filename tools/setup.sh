@@ -1,8 +1,9 @@
 #!/bin/sh
 # License: Boost Software License   See LICENSE.txt for the full license.
 
-# Installs what building the library and its examples needs, with --tests what testing needs too,
-# and with --tools what the benchmark needs as well. Says what it installs, and does nothing where
+# Installs what building the library and its examples needs, with --mpi what training on several
+# machines needs, with --tests what testing needs too, and with --tools what the benchmark needs as
+# well. Says what it installs, and does nothing where
 # everything is there, be it from packages or not.
 
 set -eu
@@ -19,6 +20,9 @@ tools=OFF
 case "${1:-}" in
     --tests) tests=ON ;;
     --tools) tests=ON tools=ON ;;
+esac
+case "${1:-}" in
+    --mpi | --tests | --tools) extras="$extras libopenmpi-dev openmpi-bin" ;;
 esac
 [ $tests = OFF ] || packages="$packages git clang-format libboost-context-dev"
 [ $tests = OFF ] || extras="$extras g++-aarch64-linux-gnu qemu-user"
@@ -45,7 +49,8 @@ the build. These are needed (Debian's package names):
 $packages $extras
 In words: a C++17 compiler, CMake 3.25 or newer, pkg-config, dlib 19.24 or newer with the libraries
 it was built with (libpng, libjpeg, zlib, SQLite, a BLAS and LAPACK), Google Highway and
-nlohmann-json; for pictures gnuplot, for the demo any text (jargon-text is one); for the tests git,
+nlohmann-json; for pictures gnuplot, for the demo any text (jargon-text is one), for several machines Open MPI; for
+the tests git,
 clang-format, Boost.Context, and for 64-bit ARM a cross compiler and qemu; for the benchmark Google
 Benchmark.
 TEXT

@@ -3,8 +3,9 @@
 
 # Runs every test: sets up, checks the formatting, builds and runs dtest as a release and with
 # AddressSanitizer and UndefinedBehaviorSanitizer, uses the library the ways that users do, runs a
-# part of dtest on an emulated ARM processor, interrupts and resumes the example, shows that the
-# benchmark works, and compiles the CUDA code for every architecture where there is a CUDA toolkit.
+# part of dtest on an emulated ARM processor, interrupts and resumes the example, trains over MPI,
+# shows that the benchmark works, and compiles the CUDA code for every architecture where there is a
+# CUDA toolkit.
 
 set -eu
 cd "$(dirname "$0")/.."
@@ -35,6 +36,9 @@ tools/test_arm.sh build/release
 
 echo "== the Transformer example"
 tools/test_transformer.sh build/release/examples/dnn_transformer_ex
+
+echo "== training over MPI"
+tools/test_mpi.sh build/release
 
 echo "== benchmark"
 tools/benchmark.sh --quick --build build/release
