@@ -789,6 +789,17 @@ namespace
         }
     }
 
+    void rows_of_whole_quads_with_runs_of_others()
+    {
+        random_source rnd(14);
+        for (const long long run : {3, 301, 2101, 9001})
+        {
+            check_variant(random_problem(rnd, rms_norm_axes::sample, rms_norm_gain::per_channel,
+                              {2, 4, 1, run}),
+                setup());
+        }
+    }
+
     void every_variant_with_little_shared_memory()
     {
         random_source rnd(1);
@@ -1545,6 +1556,8 @@ namespace
                 {"plans_are_sound_for_every_size", plans_are_sound_for_every_size},
                 {"device_is_asked", device_is_asked},
                 {"every_variant_around_every_threshold", every_variant_around_every_threshold},
+                {"rows_of_whole_quads_with_runs_of_others",
+                    rows_of_whole_quads_with_runs_of_others},
                 {"every_variant_with_little_shared_memory",
                     every_variant_with_little_shared_memory},
                 {"same_bits_in_every_order_on_every_grid", same_bits_in_every_order_on_every_grid},
