@@ -40,13 +40,21 @@ namespace transformer
         inline float exp_of(float x)
         /*!
             ensures
-                - returns exp(x) within 2^-22 relatively for -87 <= x <= 88, and exp(-87) or
-                  exp(88) for what is less or more. There is no branch in it, so that loops of it
-                  become SIMD code.
+                - returns exp(x) within 2^-22 relatively where abs(x) <= 87, exp(-87) or exp(87) for
+                  finite values below and above, and NaN for others. There is no branch in it,
+                  so that loops of it become SIMD code.
         !*/
         {
-            x = x < -87.0f ? -87.0f : x;
-            x = x > 88.0f ? 88.0f : x;
+            // The bits of floats of one sign are ordered as they are, and the minimum of two
+            // integers is no branch to any compiler.
+            const std::uint32_t sign_bit = 0x80000000u;
+            const std::int32_t largest = 0x42ae0000; // 87
+            std::uint32_t bits;
+            std::memcpy(&bits, &x, sizeof(bits));
+            const auto size = static_cast<std::int32_t>(bits & ~sign_bit);
+            bits = (bits & sign_bit) | static_cast<std::uint32_t>(size < largest ? size : largest);
+            const float zero = x - x; // or NaN
+            std::memcpy(&x, &bits, sizeof(x));
 
             // x = n*log(2) + r, abs(r) <= log(2)/2; adding 1.5*2^23 rounds to an integer
             const float round = 0x1.8p23f;
@@ -63,11 +71,10 @@ namespace transformer
             p = p * r + 1.0f;
             p = p * r + 1.0f;
 
-            const std::uint32_t bits =
-                (static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) + 127u) << 23;
+            bits = (static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) + 127u) << 23;
             float power;
             std::memcpy(&power, &bits, sizeof(power));
-            return p * power;
+            return p * power + zero;
         }
 
         template <typename F>
@@ -233,10 +240,7 @@ namespace transformer
         void check(T id) const
         {
             static_assert(std::is_integral<T>::value, "token ids are integers");
-            bool is_negative = false;
-            if constexpr (std::is_signed<T>::value)
-                is_negative = id < 0;
-            if (is_negative || static_cast<unsigned long>(id) >= vocabulary)
+            if (static_cast<std::uint64_t>(id) >= vocabulary) // negative ones are large then
             {
                 std::ostringstream sout;
                 sout << "The token id " << +id << " is not in the vocabulary of " << vocabulary

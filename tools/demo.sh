@@ -22,12 +22,14 @@ example="$build/examples/dnn_transformer_ex"
 # Without this the network would be saved wherever the caller happens to be.
 file="$build/dnn_transformer_ex.dat"
 has_text=no
+trains=yes
 previous=""
 for argument in "$@"
 do
     case "$argument" in
         --file=*) file=${argument#--file=} ;;
-        --text | --text=* | --generate | -h) has_text=yes ;;
+        --text | --text=*) has_text=yes ;;
+        --generate | -h) trains=no ;;
     esac
     [ "$previous" != --file ] || file=$argument
     previous=$argument
@@ -35,7 +37,7 @@ done
 
 # The text is the Jargon File, where Debian's package of it is installed.
 jargon=/usr/share/doc/jargon-text/jargon.txt.gz
-if [ $has_text = no ] && [ -r $jargon ]
+if [ $trains = yes ] && [ $has_text = no ] && [ -r $jargon ]
 then
     gzip -dc $jargon >"$build/jargon.txt"
     set -- --text "$build/jargon.txt" "$@"
@@ -43,12 +45,13 @@ fi
 
 # Ctrl-C is the example's to handle.
 trap : INT
-rm -f "$file.curve"
 result=0
 # shellcheck disable=SC2086
 ${TRANSFORMER_LAUNCHER:-} "$example" --file "$file" "$@" || result=$?
 
-if [ -s "$file.curve" ] && command -v gnuplot >/dev/null
+# Trained to the end or interrupted, and for long enough to have a curve.
+if [ $trains = yes ] && { [ $result = 0 ] || [ $result = 130 ]; } &&
+    [ "$(grep -vc '^#' "$file.curve")" -ge 2 ] && command -v gnuplot >/dev/null
 then
     gnuplot -c "$top/tools/transformer_curve.gp" "$file.curve" "$file.png"
     echo "The curve of the training: $file.png"

@@ -257,18 +257,26 @@ namespace
 
     void exp_is_close()
     {
-        for (int i = -87 * 4096; i <= 88 * 4096; ++i)
+        using transformer::impl::exp_of;
+        for (int i = -87 * 4096; i <= 87 * 4096; ++i)
         {
             const float x = static_cast<float>(i) / 4096 + static_cast<float>(i % 3) * 1e-5f;
-            if (x < -87 || x > 88)
+            if (std::abs(x) > 87)
                 continue;
             const double exact = std::exp(static_cast<double>(x));
-            if (std::abs(transformer::impl::exp_of(x) - exact) > exact * 0x1p-22)
-                DLIB_TEST_MSG(false, "exp(" << x << ") is " << transformer::impl::exp_of(x));
+            if (std::abs(exp_of(x) - exact) > exact * 0x1p-22)
+                DLIB_TEST_MSG(false, "exp(" << x << ") is " << exp_of(x));
         }
-        DLIB_TEST(transformer::impl::exp_of(-1e30f) < 2e-38f);
-        DLIB_TEST(transformer::impl::exp_of(1e30f) > 1e38f);
-        DLIB_TEST(std::isnan(transformer::impl::exp_of(std::nanf(""))));
+        const float highest = std::numeric_limits<float>::max();
+        for (float x : {87.1f, 89.0f, 1e30f, highest})
+        {
+            DLIB_TEST(exp_of(x) == exp_of(87));
+            DLIB_TEST(exp_of(-x) == exp_of(-87));
+        }
+        DLIB_TEST(exp_of(0) == 1 && exp_of(-0.0f) == 1);
+        const float infinity = std::numeric_limits<float>::infinity();
+        for (float x : {infinity, -infinity, std::nanf(""), -std::nanf("")})
+            DLIB_TEST(std::isnan(exp_of(x)));
     }
 
     struct attention_problem
@@ -375,6 +383,73 @@ namespace
             check_close(
                 "gradient", exact, [&](std::size_t i) { return found[i]; }, 1e-5);
         }
+    }
+
+    void embedding_and_output_agree_with_definition()
+    {
+        random_source rnd(6);
+        std::normal_distribution<float> gaussian;
+        const std::size_t vocabulary = 5, features = 3;
+        const std::vector<unsigned long> ids = {4, 0, 4, 2};
+
+        tied_output<embedding<input_tokens>> net;
+        input_layer(net).set_vocabulary(vocabulary);
+        embedding_& e = net.subnet().layer_details();
+        e.set_size(vocabulary, features);
+        resizable_tensor x, gradient(4, vocabulary);
+        for (float& value : gradient)
+            value = gaussian(rnd);
+        net.to_tensor(ids.begin(), ids.end(), x);
+        net.forward(x);
+        for (float& value : e.get_layer_params())
+            value = gaussian(rnd);
+
+        // the logits, weighted with the gradient, as a function of the table
+        std::vector<double> table(e.get_layer_params().begin(), e.get_layer_params().end());
+        const auto result = [&]
+        {
+            double sum = 0;
+            for (std::size_t i = 0; i < ids.size() * vocabulary; ++i)
+            {
+                for (std::size_t c = 0; c < features; ++c)
+                    sum += gradient.host()[i] * table[ids[i / vocabulary] * features + c] *
+                        table[i % vocabulary * features + c];
+            }
+            return sum;
+        };
+        std::vector<double> exact;
+        for (double& value : table)
+        {
+            const double before = value, h = 1e-3; // the result is quadratic
+            value = before + h;
+            const double above = result();
+            value = before - h;
+            exact.push_back((above - result()) / (2 * h));
+            value = before;
+        }
+
+        double sum = 0;
+        const tensor& logits = net.forward(x);
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+            sum += static_cast<double>(logits.host()[i]) * gradient.host()[i];
+        DLIB_TEST(logits.num_samples() == 4 && logits.k() == 5);
+        DLIB_TEST(std::abs(sum - result()) < 1e-5);
+        for (int time = 0; time < 2; ++time)
+        {
+            net.back_propagate_error(x, gradient);
+            const float* const found = net.subnet().get_parameter_gradient().host();
+            check_close(
+                "gradient of the table", exact, [&](std::size_t i) { return found[i]; }, 1e-6);
+        }
+
+        // by itself the embedding adds nothing that is older
+        subnet_of_values sub(2, 1, rnd);
+        sub.output = 3;
+        resizable_tensor ones(2, features), found(vocabulary, features);
+        ones = 1;
+        e.backward(ones, sub, found);
+        for (std::size_t i = 0; i < found.size(); ++i)
+            DLIB_TEST(found.host()[i] == (i / features == 3 ? 2 : 0));
     }
 
     void swiglu_agrees_with_definition()
@@ -1034,6 +1109,7 @@ namespace
                     [=] { curve_agrees(num); });
             run_case("transformer: exp", exp_is_close);
             run_case("transformer: attention", attention_agrees_with_definition);
+            run_case("transformer: embedding", embedding_and_output_agree_with_definition);
             run_case("transformer: swiglu", swiglu_agrees_with_definition);
             run_case("transformer: inputs that do not fit", misfits_are_refused);
             run_case("transformer: later tokens change nothing", later_tokens_change_nothing);
