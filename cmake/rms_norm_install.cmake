@@ -23,8 +23,12 @@ install(FILES
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dlib/dnn)
 install(FILES
     dlib/cuda/rms_norm_arguments.h
+    dlib/cuda/rms_norm_float16.h
     dlib/cuda/rms_norm_functions.h
     dlib/cuda/rms_norm_groups.h
+    dlib/cuda/rms_norm_pass.h
+    dlib/cuda/rms_norm_rows.h
+    dlib/cuda/rms_norm_rows_abstract.h
     dlib/cuda/rms_norm_tools.h
     dlib/cuda/rms_norm_tools_abstract.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dlib/cuda)

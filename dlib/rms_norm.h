@@ -8,6 +8,7 @@
 // exported to dlib as well, so that code written for a dlib that has one compiles unchanged.
 
 #include <dlib/rms_norm_config.h>
+#include "cuda/rms_norm_rows.h"
 #include "cuda/rms_norm_tools.h"
 #include "dnn/rms_norm.h"
 

@@ -20,9 +20,11 @@
 #   axes                        sample, row or channel
 #   num_samples,k,nr,nc         shape of the tensor
 #   pass                        forward; backward; both; forward_read: forward, then a sum over
-#                               the output
+#                               the output; fused_forward, fused_backward: with a residual, also
+#                               as add+forward, add+backward, named after what they replace
 #   subject                     contrib (this library), plain (the formula as plain loops),
-#                               layer_norm (dlib's), dlib_rms_norm (dlib's, if it has it)
+#                               layer_norm (dlib's), dlib_rms_norm (dlib's, if it has it);
+#                               contrib_T, plain_T: rows of type T behind pointers
 #   bound                       what it is compared with: memcpy of the tensor,
 #                               stream: src_grad += gradient_input*src, or sums of these; for a
 #                               few rows the plain loops
@@ -32,7 +34,8 @@
 #   us                          median time of one call in microseconds
 #   bound_us                    median time of the bound
 #   gb_per_s,bound_gb_per_s     1e9 bytes per second of the traffic that can't be avoided: 8 bytes
-#                               per value forward, 16 backward, 24 both, 12 forward_read
+#                               per float forward, 16 backward, 24 both, 12 forward_read; per value
+#                               of 16 bits 4 forward, 6 backward, 8 fused
 #   kept_bytes                  what must stay in memory from forward to backward, besides the
 #                               input
 

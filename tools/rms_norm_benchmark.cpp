@@ -14,6 +14,16 @@
         forward_read    memcpy, then a sum over dest, which shows whether the next layer
                         finds the output in cache. The function is followed by the same sum.
 
+    Rows of 16 bits (and of float, for the passes with a residual) lie in the same memory. Their
+    bounds move the same bytes, as integers:
+
+        forward         y = x                           by memcpy
+        backward        dx = d*x                        element by element
+        fused_forward   h = x + r, y = x - r
+        fused_backward  dx = d*x + dh
+        add+forward     h = x + r, then our forward pass over h: what fusing saves. So is
+        add+backward    our backward pass, then dx = dx + dh
+
     A few rows are in the cache, where a call costs more than moving bytes: their bound are the
     plain loops of rms_norm_plain.h.
 
@@ -31,6 +41,7 @@
 #include <functional>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -46,6 +57,7 @@
 #include <dlib/rms_norm_config.h>
 #include <dlib/cuda/rms_norm_cpu.h>
 #include <dlib/cuda/rms_norm_plain.h>
+#include <dlib/cuda/rms_norm_rows.h>
 #include <dlib/cuda/rms_norm_tools.h>
 
 namespace
@@ -65,7 +77,11 @@ namespace
         forward,
         backward,
         both,
-        forward_read
+        forward_read,
+        fused_forward,
+        fused_backward,
+        instead_of_add_forward,
+        instead_of_add_backward
     };
 
     const char* name_of(pass p)
@@ -75,6 +91,10 @@ namespace
         case pass::forward: return "forward";
         case pass::backward: return "backward";
         case pass::both: return "both";
+        case pass::fused_forward: return "fused_forward";
+        case pass::fused_backward: return "fused_backward";
+        case pass::instead_of_add_forward: return "add+forward";
+        case pass::instead_of_add_backward: return "add+backward";
         default: return "forward_read";
         }
     }
@@ -88,16 +108,24 @@ namespace
         case pass::forward: return "memcpy";
         case pass::backward: return "stream";
         case pass::both: return "memcpy+stream";
+        case pass::fused_forward:
+        case pass::fused_backward: return "stream";
+        case pass::instead_of_add_forward: return "add+forward";
+        case pass::instead_of_add_backward: return "add+backward";
         default: return "memcpy+sum";
         }
     }
 
-    int floats_moved_per_value(pass p)
+    int values_moved_per_value(pass p, const std::string& subject)
     {
         switch (p)
         {
+        case pass::backward: return subject.find("16") == std::string::npos ? 4 : 3;
+        case pass::fused_forward:
+        case pass::fused_backward:
+        case pass::instead_of_add_forward:
+        case pass::instead_of_add_backward: return 4;
         case pass::forward: return 2;
-        case pass::backward: return 4;
         case pass::both: return 6;
         default: return 3;
         }
@@ -276,6 +304,11 @@ namespace
         std::function<void(data&)> forward;
         std::function<void(data&)> backward;
         std::function<std::size_t(const data&)> kept_bytes;
+
+        // of rows behind pointers: other passes, with bounds of their own
+        std::size_t bytes_per_value = sizeof(float);
+        std::map<pass, std::function<void(data&)>> passes;
+        std::map<pass, std::function<void(data&)>> bounds;
     };
 
     std::size_t bytes(const dlib::tensor& t) { return t.size() * sizeof(float); }
@@ -429,10 +462,190 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
+    // Rows of type T behind pointers, in the memory of the tensors.
+
+    template <typename T>
+    struct row_arrays
+    {
+        explicit row_arrays(data& d) :
+            a(at(d.src)),
+            b(at(d.gradient_input)),
+            c(at(d.src_grad)),
+            e(at(d.dest)),
+            gamma(at(d.gamma)),
+            dgamma(at(d.gamma_grad)),
+            scale(d.scale.host()),
+            groups(d.groups)
+        {
+        }
+
+        static T* at(dlib::tensor& t) { return reinterpret_cast<T*>(t.host()); }
+
+        rms_norm_forward<T> forward(bool fused) const
+        {
+            rms_norm_forward<T> p;
+            p.groups = groups;
+            p.eps = eps;
+            p.x = a;
+            p.gamma = gamma;
+            p.y = e;
+            p.scale = scale;
+            p.r = fused ? b : nullptr;
+            p.h = fused ? c : nullptr;
+            return p;
+        }
+
+        rms_norm_backward<T> backward(bool fused) const
+        {
+            rms_norm_backward<T> p;
+            p.groups = groups;
+            p.d = b;
+            p.x = a;
+            p.gamma = gamma;
+            p.scale = scale;
+            p.dx = c;
+            p.dh = fused ? e : nullptr;
+            p.dgamma = dgamma;
+            return p;
+        }
+
+        T *a, *b, *c, *e;
+        T *gamma, *dgamma;
+        float* scale;
+        rms_norm_groups groups;
+    };
+
+    template <typename T>
+    void fill_rows(dlib::tensor& t)
+    {
+        // From the front: a value of 16 bits lies where a float has been read.
+        const auto* const from = reinterpret_cast<const unsigned char*>(t.host());
+        auto* const to = reinterpret_cast<unsigned char*>(t.host());
+        for (std::size_t i = 0; i < t.size(); ++i)
+        {
+            float value;
+            std::memcpy(&value, from + i * sizeof(value), sizeof(value));
+            const T converted(value);
+            std::memcpy(to + i * sizeof(T), &converted, sizeof(T));
+        }
+    }
+
+    template <typename I, typename F>
+    void on_rows(data& d, const F& f)
+    /*!
+        ensures
+            - calls f(a, b, c, e, i), the arrays taken as integers, for all values i
+    !*/
+    {
+        const row_arrays<I> rows(d);
+        on_all_threads(d.size(),
+            [&](long long begin, long long end)
+            {
+                const I* __restrict__ const a = rows.a;
+                I* __restrict__ const b = rows.b, * __restrict__ const c = rows.c, * __restrict__ const e = rows.e;
+                for (long long i = begin; i < end; ++i)
+                    f(a, b, c, e, i);
+            });
+    }
+
+    template <typename T>
+    subject rows_of(const std::string& type, bool is_plain)
+    {
+        using I = std::conditional_t<sizeof(T) == 2, std::uint16_t, std::uint32_t>;
+        namespace contrib = dlib::contrib;
+        subject s;
+        s.name = (is_plain ? "plain_" : "contrib_") + type;
+        s.uses_threads = !is_plain;
+        s.bytes_per_value = sizeof(T);
+        s.can_do = [](const problem& what) {
+            return what.axes == rms_norm_axes::row && (what.dims.nr == 2048 || what.dims.nr == 128);
+        };
+        s.prepare = [](data& d)
+        {
+            for (auto* t : {&d.src, &d.gradient_input, &d.dest, &d.src_grad, &d.gamma})
+                fill_rows<T>(*t);
+        };
+        s.kept_bytes = [](const data& d) { return bytes(d.scale); };
+
+        void (*const forward)(const rms_norm_forward<T>&) = is_plain
+            ? contrib::plain::rms_normalize<T>
+            : contrib::cpu::rms_normalize;
+        void (*const backward)(const rms_norm_backward<T>&) = is_plain
+            ? contrib::plain::rms_normalize_gradient<T>
+            : contrib::cpu::rms_normalize_gradient;
+        s.forward = [=](data& d) { forward(row_arrays<T>(d).forward(false)); };
+        s.backward = [=](data& d) { backward(row_arrays<T>(d).backward(false)); };
+        const auto fused_forward = [=](data& d) { forward(row_arrays<T>(d).forward(true)); };
+        const auto fused_backward = [=](data& d) { backward(row_arrays<T>(d).backward(true)); };
+        if (sizeof(T) == 2)
+        {
+            s.passes = {{pass::forward, s.forward}, {pass::backward, s.backward}};
+            s.bounds[pass::forward] = [](data& d)
+            {
+                const row_arrays<T> rows(d);
+                on_all_threads(d.size(),
+                    [=](long long begin, long long end)
+                    {
+                        std::memcpy(static_cast<void*>(rows.e + begin), rows.a + begin,
+                            static_cast<std::size_t>(end - begin) * sizeof(T));
+                    });
+            };
+            s.bounds[pass::backward] = [](data& d)
+            {
+                on_rows<I>(d,
+                    [](auto* a, auto* b, auto* c, auto*, long long i)
+                    { c[i] = static_cast<I>(a[i] * b[i]); });
+            };
+        }
+        if (is_plain)
+            return s;
+        s.passes[pass::fused_forward] = fused_forward;
+        s.bounds[pass::fused_forward] = [](data& d)
+        {
+            on_rows<I>(d,
+                [](auto* a, auto* b, auto* c, auto* e, long long i)
+                {
+                    const I x = a[i], r = b[i];
+                    c[i] = static_cast<I>(x + r);
+                    e[i] = static_cast<I>(x - r);
+                });
+        };
+        s.passes[pass::fused_backward] = fused_backward;
+        s.bounds[pass::fused_backward] = [](data& d)
+        {
+            on_rows<I>(d,
+                [](auto* a, auto* b, auto* c, auto* e, long long i)
+                { c[i] = static_cast<I>(a[i] * b[i] + e[i]); });
+        };
+        s.passes[pass::instead_of_add_forward] = fused_forward;
+        s.bounds[pass::instead_of_add_forward] = [=](data& d)
+        {
+            on_rows<I>(d,
+                [](auto* a, auto* b, auto* c, auto*, long long i)
+                { c[i] = static_cast<I>(a[i] + b[i]); });
+            rms_norm_forward<T> p = row_arrays<T>(d).forward(false);
+            p.x = row_arrays<T>(d).c;
+            forward(p);
+        };
+        s.passes[pass::instead_of_add_backward] = fused_backward;
+        s.bounds[pass::instead_of_add_backward] = [=](data& d)
+        {
+            backward(row_arrays<T>(d).backward(false));
+            on_rows<I>(d,
+                [](auto*, auto*, auto* c, auto* e, long long i)
+                { c[i] = static_cast<I>(c[i] + e[i]); });
+        };
+        return s;
+    }
+
+    // ----------------------------------------------------------------------------------------
+
     using action = std::function<void(data&)>;
 
-    action bound_action(pass p, bool is_small)
+    action bound_action(const subject& s, pass p, bool is_small)
     {
+        if (s.bounds.count(p) != 0)
+            return s.bounds.at(p);
         if (is_small)
             return p == pass::forward ? plain_forward : plain_backward;
         switch (p)
@@ -456,6 +669,8 @@ namespace
 
     action subject_action(const subject& s, pass p)
     {
+        if (s.passes.count(p) != 0)
+            return s.passes.at(p);
         switch (p)
         {
         case pass::forward: return s.forward;
@@ -544,10 +759,16 @@ namespace
     {
         const rms_norm_dims& dims = d.what.dims;
         const target& aim = d.what.aim;
-        const double aim_ratio = p == pass::forward ? aim.forward
-            : p == pass::backward                   ? aim.backward
-                                                    : 0;
-        const double moved = 4e-9 * floats_moved_per_value(p) * static_cast<double>(d.size());
+        const bool is_fused = p == pass::fused_forward || p == pass::fused_backward;
+        const bool is_instead = p == pass::instead_of_add_forward ||
+            p == pass::instead_of_add_backward;
+        const double aim_ratio = is_instead     ? 0.75
+            : is_fused || s.bytes_per_value < 4 ? 1.3
+            : p == pass::forward                ? aim.forward
+            : p == pass::backward               ? aim.backward
+                                                : 0;
+        const double moved = 1e-9 * static_cast<double>(s.bytes_per_value) *
+            values_moved_per_value(p, s.name) * static_cast<double>(d.size());
         const double time = quantile(r.time, 0.5);
         const double bound = quantile(r.bound, 0.5);
         out << num_threads() << ',' << name_of(d.what.axes) << ',' << dims.num_samples << ','
@@ -612,7 +833,12 @@ namespace
 
     std::vector<subject> make_subjects()
     {
-        std::vector<subject> all = {ours(), plain(), dlib_layer_norm()};
+        using dlib::contrib::bfloat16;
+        using dlib::contrib::float16;
+        std::vector<subject> all = {ours(), plain(), dlib_layer_norm(),
+            rows_of<float>("float", false), rows_of<float16>("float16", false),
+            rows_of<bfloat16>("bfloat16", false), rows_of<float16>("float16", true),
+            rows_of<bfloat16>("bfloat16", true)};
 #ifdef DLIB_RMS_NORM_DLIB_HAS_ITS_OWN
         all.push_back(dlib_rms_norm());
 #endif
@@ -630,7 +856,7 @@ namespace
         make_data(d, what);
         s.prepare(d);
         s.forward(d); // what backward starts from
-        const result r = measure(d, bound_action(p, what.is_small), subject_action(s, p), e);
+        const result r = measure(d, bound_action(s, p, what.is_small), subject_action(s, p), e);
         for (auto _ : state)
             state.SetIterationTime(quantile(r.time, 0.5));
         state.counters["ratio_q1"] = quantile(r.ratio, 0.25);
@@ -653,10 +879,16 @@ namespace
                 // Beside several threads, a function that has one says nothing.
                 if (!s.can_do(what) || (num_threads() > 1 && !s.uses_threads))
                     continue;
-                const effort e = quick    ? quick_effort
-                    : s.name == "contrib" ? full_effort
-                                          : rest_effort;
-                for (pass p : {pass::forward, pass::backward, pass::both, pass::forward_read})
+                const effort e = quick                     ? quick_effort
+                    : s.name.compare(0, 7, "contrib") == 0 ? full_effort
+                                                           : rest_effort;
+                std::vector<pass> passes = {
+                    pass::forward, pass::backward, pass::both, pass::forward_read};
+                if (!s.passes.empty())
+                    passes.clear();
+                for (const auto& own : s.passes)
+                    passes.push_back(own.first);
+                for (pass p : passes)
                 {
                     if (what.is_small && p != pass::forward && p != pass::backward)
                         continue;

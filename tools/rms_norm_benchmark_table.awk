@@ -7,6 +7,8 @@
 BEGIN {
     FS = ","
     num_passes = split("forward backward both forward_read", passes, " ")
+    num_row_passes = split("forward backward fused_forward fused_backward add+forward add+backward",
+        row_passes, " ")
 }
 
 /^#/ {
@@ -35,7 +37,10 @@ $1 == "threads" {
     key = threads SUBSEP subject SUBSEP what SUBSEP pass
 
     add(thread_list, threads)
-    add(subject_list, subject)
+    if (subject ~ /^contrib_/)
+        add(row_list, subject)
+    else
+        add(subject_list, subject)
     add(shape_list, what)
     ratio[key] = $column["ratio"]
     spread[key] = sprintf("%.2f [%.2f %.2f]", $column["ratio"], $column["ratio_q1"], $column["ratio_q3"])
@@ -50,7 +55,7 @@ $1 == "threads" {
     }
     kept[subject, what] = $column["kept_bytes"]
 
-    if (subject == "contrib" && $column["target_ratio"] != "")
+    if (subject ~ /^contrib/ && $column["target_ratio"] != "")
         judge($column["ratio"] + 0, $column["target_ratio"], $column["bound"])
 }
 
@@ -66,8 +71,8 @@ function judge(value, target, unit)
 {
     targets++
     if (value > target)
-        misses[++num_misses] = sprintf("    %-22s%-10s%d thread%s  %.2f x %s, target %s",
-            what, pass, threads, threads == 1 ? " " : "s", value, unit, target)
+        misses[++num_misses] = sprintf("    %-22s%-10s%-16s%d thread%s  %.2f x %s, target %s",
+            what, subject == "contrib" ? "" : substr(subject, 9), pass, threads, threads == 1 ? " " : "s", value, unit, target)
 }
 
 END {
@@ -91,6 +96,9 @@ END {
             print ""
         }
     }
+
+    for (t = 1; t <= thread_list[0]; t++)
+        print_rows_behind_pointers(thread_list[t])
 
     if (thread_list[0] > 1)
         print_second_thread()
@@ -129,9 +137,36 @@ END {
         print misses[i]
 }
 
+function print_rows_behind_pointers(threads,    i, p, s, key)
+{
+    printf "\nRows behind pointers on %d thread%s: fused with the addition of a residual, and as a\n" \
+        "multiple of addition and pass one after the other\n%-22s", threads, threads == 1 ? "" : "s", ""
+    for (p = 1; p <= num_row_passes; p++)
+        printf "%-16s", row_passes[p]
+    print ""
+    for (s = 1; s <= row_list[0]; s++)
+    {
+        print row_list[s]
+        for (i = 1; i <= shape_list[0]; i++)
+        {
+            what = shape_list[i]
+            if (!((threads SUBSEP row_list[s] SUBSEP what SUBSEP "fused_forward") in ratio))
+                continue
+            printf "%-22s", what
+            for (p = 1; p <= num_row_passes; p++)
+            {
+                key = threads SUBSEP row_list[s] SUBSEP what SUBSEP row_passes[p]
+                printf "%-16s", key in ratio ? sprintf("%.2f", ratio[key]) : "-"
+            }
+            print ""
+        }
+    }
+}
+
 function print_second_thread(    i, p, faster)
 {
     threads = thread_list[2]
+    subject = "contrib"
     printf "\nTime on %d threads as a multiple of that on 1\n%-22s%-10s%-10s\n", threads, "",
         "forward", "backward"
     for (i = 1; i <= shape_list[0]; i++)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <new>
+#include <type_traits>
 #include <hwy/aligned_allocator.h>
 #include "rms_norm_cpu_plan.h"
 #include "rms_norm_simd.h"
@@ -59,42 +60,66 @@ namespace dlib::contrib::cpu
             /*!
                 WHAT THIS OBJECT REPRESENTS
                     The gains with the offset added, and with a copy for each value of a group
-                    where the plan says so. They are gamma itself where that will do.
+                    where the plan says so. They are gamma itself where that will do. 16-bit rows
+                    always have them: ones where there is no gamma.
             !*/
         public:
-            template <typename pass_type>
-            effective_gains(const pass_type& pass, const rms_norm_cpu_plan& plan) :
-                memory(is_gamma(pass, plan) ? 0 : count(pass, plan))
+            template <template <typename> class pass_type, typename T>
+            effective_gains(const pass_type<T>& pass, const rms_norm_cpu_plan& plan) :
+                memory(count(pass, plan))
             {
-                if (pass.groups.num_gains == 0)
-                    return;
+                const auto num_gains = static_cast<size_t>(pass.groups.num_gains);
                 const auto run = static_cast<size_t>(pass.groups.gain_run);
-                gains.run = plan.spreads_gains ? 1 : run;
-                gains.values = pass.gamma;
-                if (is_gamma(pass, plan))
-                    return;
-
-                const size_t copies = plan.spreads_gains ? run : 1;
-                float* to = memory.get();
-                for (long long c = 0; c < pass.groups.num_gains; ++c, to += copies)
-                    std::fill_n(to, copies, pass.gain_offset + pass.gamma[c]);
-                gains.values = memory.get();
+                if (num_gains != 0)
+                    gains.run = plan.spreads_gains ? 1 : run;
+                if (count(pass, plan) != 0)
+                {
+                    gains.values = memory.get();
+                    if (num_gains == 0)
+                        std::fill_n(memory.get(), pass.groups.size, 1.0f);
+                    else
+                        row_loops<T>().add_offset(
+                            pass.gamma, offset_of(pass), memory.get(), num_gains);
+                    if (plan.spreads_gains)
+                        spread(num_gains, run);
+                }
+                else if constexpr (std::is_same_v<T, float>)
+                {
+                    gains.values = pass.gamma;
+                }
             }
 
             rms_norm_gains gains;
 
         private:
-            template <typename pass_type>
-            static bool is_gamma(const pass_type& pass, const rms_norm_cpu_plan& plan)
+            template <template <typename> class pass_type, typename T>
+            static size_t count(const pass_type<T>& pass, const rms_norm_cpu_plan& plan)
+            /*!
+                ensures
+                    - returns how many numbers there are, 0 if gamma will do
+            !*/
             {
-                return pass.groups.num_gains == 0 || (!plan.spreads_gains && pass.gain_offset == 0);
+                const bool is_short = sizeof(T) < sizeof(float);
+                if (plan.spreads_gains || (is_short && pass.groups.num_gains == 0))
+                    return static_cast<size_t>(pass.groups.size);
+                return is_short || pass.gain_offset != 0
+                    ? static_cast<size_t>(pass.groups.num_gains)
+                    : 0;
             }
 
-            template <typename pass_type>
-            static size_t count(const pass_type& pass, const rms_norm_cpu_plan& plan)
+            template <template <typename> class pass_type, typename T>
+            static float offset_of(const pass_type<T>& pass)
             {
-                return static_cast<size_t>(
-                    plan.spreads_gains ? pass.groups.size : pass.groups.num_gains);
+                // -0 is what changes no number, not even -0.
+                const bool is_short = sizeof(T) < sizeof(float);
+                return is_short && pass.gain_offset == 0 ? -0.0f : pass.gain_offset;
+            }
+
+            void spread(size_t num_gains, size_t copies)
+            {
+                // From behind, so that no gain is overwritten before it is read.
+                for (size_t c = num_gains; c-- > 0;)
+                    std::fill_n(memory.get() + c * copies, copies, float(memory.get()[c]));
             }
 
             scratch<float> memory;
@@ -104,7 +129,8 @@ namespace dlib::contrib::cpu
 
         // ----------------------------------------------------------------------------------------
 
-        void normalize_in_segments(const rms_norm_forward<float>& pass,
+        template <typename T>
+        void normalize_in_segments(const rms_norm_forward<T>& pass,
             const rms_norm_gains& gains,
             const rms_norm_cpu_plan& plan)
         {
@@ -112,15 +138,13 @@ namespace dlib::contrib::cpu
             scratch<double> sums(plan.items);
             for (size_t g = 0; g < static_cast<size_t>(pass.groups.outer); ++g)
             {
-                const float* const x = pass.x + g * size;
                 for_each_task(plan.threaded, plan.tasks,
                     [&](size_t t)
                     {
                         for (size_t s = plan.first(t); s < plan.last(t); ++s)
                         {
-                            const size_t begin = segment_begin(s);
-                            sums.get()[s] = row_loops().sum_squares(
-                                x + begin, std::min(size - begin, rms_norm_segment));
+                            sums.get()[s] = row_loops<T>().sum_squares(
+                                pass, g, segment_begin(s), std::min(size, segment_begin(s + 1)));
                         }
                     });
                 double sum = 0;
@@ -130,7 +154,7 @@ namespace dlib::contrib::cpu
                 for_each_task(plan.threaded, plan.tasks,
                     [&](size_t t)
                     {
-                        row_loops().write(pass, gains, g, segment_begin(plan.first(t)),
+                        row_loops<T>().write(pass, gains, g, segment_begin(plan.first(t)),
                             std::min(size, segment_begin(plan.last(t))), plan.streams);
                     });
             }
@@ -139,19 +163,11 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(const rms_norm_forward<float>& pass)
+    namespace
     {
-        const rms_norm_cpu_plan plan = plan_rms_normalize(pass.groups);
-        const effective_gains gamma(pass, plan);
-        const rms_norm_gains& gains = gamma.gains;
-
-        if (plan.way == rms_norm_cpu_plan::rows)
-        {
-            for_each_task(plan.threaded, plan.tasks,
-                [&](size_t t)
-                { row_loops().normalize(pass, gains, plan.first(t), plan.last(t), plan.streams); });
-        }
-        else if (plan.way == rms_norm_cpu_plan::tiles)
+        void normalize_tiles(const rms_norm_forward<float>& pass,
+            const rms_norm_gains& gains,
+            const rms_norm_cpu_plan& plan)
         {
             const size_t pitch = tile_workspace(plan.tile_width);
             scratch<double> workspace(plan.tasks * pitch);
@@ -162,11 +178,37 @@ namespace dlib::contrib::cpu
                         workspace.get() + t * pitch);
                 });
         }
+    }
+
+    template <typename T>
+    void normalize(const rms_norm_forward<T>& pass)
+    {
+        const rms_norm_cpu_plan plan = plan_rms_normalize(pass.groups);
+        const effective_gains gamma(pass, plan);
+        const rms_norm_gains& gains = gamma.gains;
+
+        if (plan.way == rms_norm_cpu_plan::rows)
+        {
+            for_each_task(plan.threaded, plan.tasks,
+                [&](size_t t) {
+                    row_loops<T>().normalize(
+                        pass, gains, plan.first(t), plan.last(t), plan.streams);
+                });
+        }
+        else if (plan.way == rms_norm_cpu_plan::tiles)
+        {
+            if constexpr (std::is_same_v<T, float>)
+                normalize_tiles(pass, gains, plan);
+        }
         else
         {
             normalize_in_segments(pass, gains, plan);
         }
     }
+
+    template void normalize(const rms_norm_forward<float>&);
+    template void normalize(const rms_norm_forward<float16>&);
+    template void normalize(const rms_norm_forward<bfloat16>&);
 
     // ----------------------------------------------------------------------------------------
 
@@ -198,8 +240,6 @@ namespace dlib::contrib::cpu
             const auto size = static_cast<size_t>(pass.groups.size);
             const size_t runs = size / gains.run;
             const size_t segments = plan.items / runs; // of a run
-            const float* const d = pass.d + group * size;
-            const float* const x = pass.x + group * size;
             for_each_task(true, plan.tasks,
                 [&](size_t t)
                 {
@@ -207,8 +247,8 @@ namespace dlib::contrib::cpu
                     {
                         const size_t in_run = segment_begin(s % segments);
                         const size_t begin = s / segments * gains.run + in_run;
-                        sums[s] = row_loops().sum_products(d + begin, x + begin, nullptr, 0,
-                            std::min(rms_norm_segment, gains.run - in_run), nullptr);
+                        sums[s] = row_loops<float>().sum_products(pass, gains, group, begin,
+                            begin + std::min(rms_norm_segment, gains.run - in_run), nullptr);
                     }
                 });
 
@@ -224,7 +264,8 @@ namespace dlib::contrib::cpu
             return total;
         }
 
-        double sum_segments(const rms_norm_backward<float>& pass,
+        template <typename T>
+        double sum_segments(const rms_norm_backward<T>& pass,
             const rms_norm_gains& gains,
             const rms_norm_cpu_plan& plan,
             size_t group,
@@ -235,7 +276,7 @@ namespace dlib::contrib::cpu
                 - sums has room for plan.items values
             ensures
                 - adds to gain_sums
-                - returns the sum of d*x*gains over a group that is cut into segments
+                - returns the sum of the products over a group that is cut into segments
         !*/
         {
             const auto size = static_cast<size_t>(pass.groups.size);
@@ -244,12 +285,8 @@ namespace dlib::contrib::cpu
                 {
                     for (size_t s = plan.first(t); s < plan.last(t); ++s)
                     {
-                        const size_t begin = segment_begin(s);
-                        sums[s] = row_loops().sum_products(pass.d + group * size + begin,
-                            pass.x + group * size + begin,
-                            gains.values ? gains.values + begin : nullptr, pass.scale[group],
-                            std::min(size - begin, rms_norm_segment),
-                            gain_sums ? gain_sums + begin : nullptr);
+                        sums[s] = row_loops<T>().sum_products(pass, gains, group, segment_begin(s),
+                            std::min(size, segment_begin(s + 1)), gain_sums);
                     }
                 });
             double total = 0;
@@ -258,7 +295,8 @@ namespace dlib::contrib::cpu
             return total;
         }
 
-        void gradient_in_segments(const rms_norm_backward<float>& pass,
+        template <typename T>
+        void gradient_in_segments(const rms_norm_backward<T>& pass,
             const rms_norm_gains& gains,
             const rms_norm_cpu_plan& plan,
             double* gain_sums)
@@ -269,28 +307,46 @@ namespace dlib::contrib::cpu
             scratch<double> sums(sum_plan.items);
             for (size_t g = 0; g < static_cast<size_t>(pass.groups.outer); ++g)
             {
-                const double products = gains.run > 1
-                    ? sum_runs(pass, gains, sum_plan, g, sums.get(), gain_sums)
-                    : sum_segments(pass, gains, sum_plan, g, sums.get(), gain_sums);
-                const float mean = mean_of_group(products, pass.scale[g], size);
-                pass.dscale[g] = dscale_of_group(products, pass.scale[g]);
+                double products = 0;
+                if (gains.run == 1)
+                    products = sum_segments(pass, gains, sum_plan, g, sums.get(), gain_sums);
+                else if constexpr (std::is_same_v<T, float>)
+                    products = sum_runs(pass, gains, sum_plan, g, sums.get(), gain_sums);
+                const float mean = finish_group(pass, g, products);
                 for_each_task(true, plan.tasks,
                     [&](size_t t)
                     {
-                        row_loops().write_gradient(pass, gains, g, mean,
+                        row_loops<T>().write_gradient(pass, gains, g, mean,
                             segment_begin(plan.first(t)),
                             std::min(size, segment_begin(plan.last(t))));
                     });
             }
         }
 
+        template <typename F>
+        void gradient_of_tiles(const rms_norm_backward<float>& pass,
+            const rms_norm_gains& gains,
+            const rms_norm_cpu_plan& plan,
+            const F& cleared_sums)
+        {
+            const size_t pitch = tile_workspace(plan.tile_width);
+            scratch<double> workspace(plan.tasks * pitch);
+            for_each_task(plan.threaded, plan.tasks,
+                [&](size_t t)
+                {
+                    column_loops().gradient(pass, gains.values, plan, plan.first(t), plan.last(t),
+                        workspace.get() + t * pitch, cleared_sums(t));
+                });
+        }
+
+        template <typename T>
         void add_up_gain_sums(double* sums,
             size_t parts,
             size_t pitch,
             size_t copies,
             size_t num_gains,
             bool threaded,
-            float* dgamma)
+            T* dgamma)
         /*!
             ensures
                 - #dgamma == the sum over the parts, each `pitch` values after the one before, and
@@ -306,13 +362,13 @@ namespace dlib::contrib::cpu
                     double* const total = sums + plan.first(t) * copies;
                     const size_t count = plan.last(t) - plan.first(t);
                     for (size_t part = 1; part < parts; ++part)
-                        row_loops().add(total, total + part * pitch, count * copies);
+                        row_loops<float>().add(total, total + part * pitch, count * copies);
                     for (size_t c = 0; c < count; ++c)
                     {
                         double sum = total[c * copies];
                         for (size_t i = 1; i < copies; ++i)
                             sum += total[c * copies + i];
-                        dgamma[plan.first(t) + c] = static_cast<float>(sum);
+                        dgamma[plan.first(t) + c] = T(sum);
                     }
                 });
         }
@@ -320,24 +376,29 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize_gradient(const rms_norm_backward<float>& pass)
+    template <typename T>
+    void normalize_gradient(const rms_norm_backward<T>& pass)
     {
         const rms_norm_cpu_plan plan = plan_rms_normalize_gradient(pass.groups);
         const effective_gains gamma(pass, plan);
         const rms_norm_gains& gains = gamma.gains;
 
         const bool is_one = pass.groups.num_groups() == 1 && pass.groups.gain_run == 1;
-        if (plan.way == rms_norm_cpu_plan::rows && is_one)
+        if constexpr (std::is_same_v<T, float>)
         {
-            row_loops().gradient_of_one(pass, gains);
-            return;
+            const bool is_wanted = pass.groups.num_gains == 0 || pass.dgamma != nullptr;
+            if (plan.way == rms_norm_cpu_plan::rows && is_one && is_wanted)
+            {
+                row_loops<T>().gradient_of_one(pass, gains);
+                return;
+            }
         }
 
         // Each task adds up its part of the gradients of the gains, then the parts are added.
         const auto size = static_cast<size_t>(pass.groups.size);
-        const size_t num_sums = gains.values == nullptr ? 0
-            : gains.run == 1                            ? size
-                                                        : size / gains.run;
+        const size_t num_sums = pass.groups.num_gains == 0 ? 0
+            : gains.run == 1                               ? size
+                                                           : size / gains.run;
         const size_t pitch = whole_lanes(num_sums);
         const size_t parts = plan.way == rms_norm_cpu_plan::segments ? 1 : plan.tasks;
         scratch<double> sums(parts * pitch);
@@ -353,36 +414,40 @@ namespace dlib::contrib::cpu
         {
             for_each_task(plan.threaded, plan.tasks,
                 [&](size_t t) {
-                    row_loops().gradient(pass, gains, plan.first(t), plan.last(t), cleared_sums(t));
+                    row_loops<T>().gradient(
+                        pass, gains, plan.first(t), plan.last(t), cleared_sums(t));
                 });
         }
         else if (plan.way == rms_norm_cpu_plan::tiles)
         {
-            const size_t workspace_pitch = tile_workspace(plan.tile_width);
-            scratch<double> workspace(plan.tasks * workspace_pitch);
-            for_each_task(plan.threaded, plan.tasks,
-                [&](size_t t)
-                {
-                    column_loops().gradient(pass, gains.values, plan, plan.first(t), plan.last(t),
-                        workspace.get() + t * workspace_pitch, cleared_sums(t));
-                });
+            if constexpr (std::is_same_v<T, float>)
+                gradient_of_tiles(pass, gains, plan, cleared_sums);
         }
         else
         {
             gradient_in_segments(pass, gains, plan, cleared_sums(0));
         }
 
-        if (num_sums != 0)
+        const auto add_up = [&](auto* dgamma)
         {
             const auto num_gains = static_cast<size_t>(pass.groups.num_gains);
-            add_up_gain_sums(sums.get(), parts, pitch, num_sums / num_gains, num_gains,
-                plan.threaded, pass.dgamma);
-        }
+            if (dgamma != nullptr)
+            {
+                add_up_gain_sums(sums.get(), parts, pitch, num_sums / num_gains, num_gains,
+                    plan.threaded, dgamma);
+            }
+        };
+        add_up(pass.dgamma);
+        add_up(pass.dgamma_float);
     }
+
+    template void normalize_gradient(const rms_norm_backward<float>&);
+    template void normalize_gradient(const rms_norm_backward<float16>&);
+    template void normalize_gradient(const rms_norm_backward<bfloat16>&);
 
     // ----------------------------------------------------------------------------------------
 
-    const char* rms_norm_instruction_set() { return row_loops().instruction_set; }
+    const char* rms_norm_instruction_set() { return row_loops<float>().instruction_set; }
 
     // ----------------------------------------------------------------------------------------
 

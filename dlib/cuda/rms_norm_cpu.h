@@ -2,8 +2,9 @@
 #ifndef DLIB_RMS_NORM_CPU_H_
 #define DLIB_RMS_NORM_CPU_H_
 
-// A pass on the CPU.
+// A pass on the CPU, for those who have checked it. T is float, float16 or bfloat16.
 
+#include "rms_norm_float16.h"
 #include "rms_norm_pass.h"
 
 namespace dlib::contrib::cpu
@@ -11,9 +12,11 @@ namespace dlib::contrib::cpu
 
     // ----------------------------------------------------------------------------------------
 
-    void rms_normalize(const rms_norm_forward<float>& pass);
+    template <typename T>
+    void normalize(const rms_norm_forward<T>& pass);
 
-    void rms_normalize_gradient(const rms_norm_backward<float>& pass);
+    template <typename T>
+    void normalize_gradient(const rms_norm_backward<T>& pass);
 
     const char* rms_norm_instruction_set();
     /*!

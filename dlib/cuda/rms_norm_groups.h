@@ -70,6 +70,12 @@ namespace dlib::contrib
         {
             return stride == 1 ? g * size : (g / stride) * size * stride + g % stride;
         }
+
+        // The same in an array whose groups lie row_stride apart, unless that is 0.
+        DLIB_RMS_NORM_HOST_DEVICE long long first(long long g, long long row_stride) const
+        {
+            return row_stride == 0 ? first(g) : g * row_stride;
+        }
     };
 
     // ----------------------------------------------------------------------------------------

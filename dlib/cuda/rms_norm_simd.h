@@ -12,10 +12,13 @@
 //     j+8, j and j+4, j and j+2, j and j+1; the sums of segments are added in order.
 //   - The gradient of a gain is added up group by group.
 //   - Products are fused into sums only where they are exact: x*x and d*x in double.
+//   - Where values have 16 bits, the lanes take the sum of four values, 16 apart, that are added up
+//     in float, and the gradient of a gain that of up to four neighbouring groups.
 
 #include <cmath>
 #include <cstddef>
 #include "rms_norm_cpu_plan.h"
+#include "rms_norm_float16.h"
 #include "rms_norm_pass.h"
 
 namespace dlib::contrib::cpu
@@ -47,44 +50,64 @@ namespace dlib::contrib::cpu
         return static_cast<float>(1 / std::sqrt(squares / static_cast<double>(size) + eps));
     }
 
-    inline float mean_of_group(double products, float scale, std::size_t size)
+    template <typename T>
+    float finish_group(const rms_norm_backward<T>& pass, std::size_t group, double products)
+    /*!
+        requires
+            - products == the sum of g*d*x over the group or, if T has 16 bits, of g*d*(x*s)
+        ensures
+            - returns mean(g*d*(x*s))
+            - #pass.dscale[group] == -0.5 * s^3 * sum(g*d*x)
+    !*/
     {
-        return static_cast<float>(
-            static_cast<double>(scale) * products / static_cast<double>(size));
-    }
-
-    inline float dscale_of_group(double products, float scale)
-    {
-        const double s = static_cast<double>(scale);
-        return static_cast<float>(-0.5 * (s * s * s) * products);
+        const double s = static_cast<double>(pass.scale[group]);
+        const double size = static_cast<double>(pass.groups.size);
+        const bool has_scale = sizeof(T) < sizeof(float);
+        if (pass.dscale)
+            pass.dscale[group] = static_cast<float>(
+                -0.5 * (has_scale ? s * s : s * s * s) * products);
+        return static_cast<float>((has_scale ? products : s * products) / size);
     }
 
     // ----------------------------------------------------------------------------------------
 
+    template <typename T>
     struct rms_norm_row_loops
     {
         const char* instruction_set;
 
-        void (*normalize)(const rms_norm_forward<float>& pass,
+        void (*add_offset)(const T* gamma, float offset, float* gains, std::size_t size);
+        /*!
+            ensures
+                - #gains == offset + gamma
+        !*/
+
+        void (*normalize)(const rms_norm_forward<T>& pass,
             const rms_norm_gains& gains,
             std::size_t first,
             std::size_t last,
             bool stream);
         /*!
+            requires
+                - if (T has 16 bits) then there are gains, and gains.run == 1. So it is for the
+                  functions below.
             ensures
                 - normalizes the groups [first, last)
                 - if (stream) then writes y past the caches. So do the functions below.
         !*/
 
-        double (*sum_squares)(const float* x, std::size_t size);
+        double (*sum_squares)(const rms_norm_forward<T>& pass,
+            std::size_t group,
+            std::size_t begin,
+            std::size_t end);
         /*!
             requires
-                - size <= rms_norm_segment
+                - [begin, end) is one segment of the group
             ensures
-                - returns the sum of the squares of one segment
+                - returns the sum of its squares
         !*/
 
-        void (*write)(const rms_norm_forward<float>& pass,
+        void (*write)(const rms_norm_forward<T>& pass,
             const rms_norm_gains& gains,
             std::size_t group,
             std::size_t begin,
@@ -95,45 +118,46 @@ namespace dlib::contrib::cpu
                 - writes the values [begin, end) of a group whose scale is known
         !*/
 
-        void (*gradient)(const rms_norm_backward<float>& pass,
+        void (*gradient)(const rms_norm_backward<T>& pass,
             const rms_norm_gains& gains,
             std::size_t first,
             std::size_t last,
             double* gain_sums);
         /*!
             requires
-                - gain_sums is null if and only if there are no gains. It has room for one value
-                  per gain, rounded up to a multiple of rms_norm_lanes.
+                - gain_sums is null or has room for one value per gain, rounded up to a multiple of
+                  rms_norm_lanes. if (T is float) then it is null if and only if there are no gains.
             ensures
                 - does the backward pass of the groups [first, last), but for dgamma
                 - adds the gradients of the gains to gain_sums
         !*/
 
-        void (*gradient_of_one)(const rms_norm_backward<float>& pass, const rms_norm_gains& gains);
+        void (*gradient_of_one)(const rms_norm_backward<T>& pass, const rms_norm_gains& gains);
         /*!
             requires
                 - there is one group only, and gains.run == 1
+                - this function exists: it does if T is float
             ensures
                 - does the backward pass. If there are gains, then dgamma is written too.
         !*/
 
-        double (*sum_products)(const float* d,
-            const float* x,
-            const float* gains,
-            float scale,
-            std::size_t size,
+        double (*sum_products)(const rms_norm_backward<T>& pass,
+            const rms_norm_gains& gains,
+            std::size_t group,
+            std::size_t begin,
+            std::size_t end,
             double* gain_sums);
         /*!
             requires
-                - size <= rms_norm_segment
-                - gains and gain_sums are both null or both not. gain_sums has room for size values,
-                  rounded up to a multiple of rms_norm_lanes.
+                - [begin, end) is one segment of the group or, if gains.run > 1, of a run
+                - gain_sums is as for gradient(), or gains.run > 1
             ensures
-                - returns the sum of d*x*gains over one segment (of d*x if there are no gains)
-                - adds d*x*scale to gain_sums
+                - returns the sum of the products that finish_group() asks for over the segment; if
+                  gains.run > 1 then without the gains
+                - if (gains.run == 1) then adds the gradients of the gains to gain_sums
         !*/
 
-        void (*write_gradient)(const rms_norm_backward<float>& pass,
+        void (*write_gradient)(const rms_norm_backward<T>& pass,
             const rms_norm_gains& gains,
             std::size_t group,
             float mean,
@@ -151,7 +175,15 @@ namespace dlib::contrib::cpu
         !*/
     };
 
-    const rms_norm_row_loops& row_loops();
+    template <typename T>
+    const rms_norm_row_loops<T>& row_loops();
+
+    template <>
+    const rms_norm_row_loops<float>& row_loops();
+    template <>
+    const rms_norm_row_loops<float16>& row_loops();
+    template <>
+    const rms_norm_row_loops<bfloat16>& row_loops();
 
     // ----------------------------------------------------------------------------------------
 

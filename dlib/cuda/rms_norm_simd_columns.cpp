@@ -157,7 +157,8 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             {
                 const size_t at = now.first + row * stride;
                 const float* const ahead = soon + (row + 1) * stride;
-                output<array, gains> f{p.x + at, p.y + at, {p.scale + now.group}, {}};
+                output<only_x<float>, array, gains> f{
+                    {p.x + at}, p.y + at, {p.scale + now.group}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[row];
                 write_values<stream>(
@@ -373,18 +374,14 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             // The lanes have been added up: the means take their place.
             float* const means = reinterpret_cast<float*>(lanes.lanes);
             for (size_t w = 0; w < tile.width; ++w)
-            {
-                const float scale = p.scale[tile.group + w];
-                means[w] = mean_of_group(lanes.totals[w], scale, size);
-                p.dscale[tile.group + w] = dscale_of_group(lanes.totals[w], scale);
-            }
+                means[w] = finish_group(p, tile.group + w, lanes.totals[w]);
 
             for (size_t i = 0; i < size; ++i)
             {
                 const size_t at = tile.first + i * stride;
                 const float* const ahead = p.dx + at + stride;
-                input_gradient<add, array, gains> f{
-                    p.d + at, p.x + at, p.dx + at, {p.scale + tile.group}, {means}, {}};
+                input_gradient<float, add, array, gains> f{
+                    p.d + at, p.x + at, p.dx + at, p.dx + at, {p.scale + tile.group}, {means}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[i];
                 write_values<false>(

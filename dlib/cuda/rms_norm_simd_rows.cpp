@@ -1,217 +1,18 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// The loops over contiguous groups. To read memory only once and to keep it busy all the time, a
-// loop that writes one group also sums the next one: the group that is written was summed a moment
-// ago and is still in the cache.
+// The loops over contiguous groups of floats: the backward pass, and the table.
 
 #include "rms_norm_simd_targets.h"
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "dlib/cuda/rms_norm_simd_rows.cpp"
 #include <hwy/foreach_target.h>
-#include "rms_norm_simd-inl.h"
+#include "rms_norm_simd_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlib::contrib::cpu::HWY_NAMESPACE
 {
     namespace
     {
-
-        // ------------------------------------------------------------------------------------
-        //                                     forward
-        // ------------------------------------------------------------------------------------
-
-        // A step of a loop that writes one group and sums the next one.
-        constexpr size_t step_chunks = 4;
-
-        struct squares
-        {
-            HWY_INLINE squares(const float* x_, size_t size) :
-                x(x_),
-                chunks(size / chunk),
-                rest(size % chunk)
-            {
-            }
-
-            HWY_INLINE void step()
-            {
-                if (chunks >= step_chunks)
-                {
-                    HWY_UNROLL(4)
-                    for (size_t k = 0; k < step_chunks; ++k)
-                    {
-                        prefetch_at(x, prefetch_distance);
-                        lanes.add_squares(x);
-                        x += chunk;
-                    }
-                    chunks -= step_chunks;
-                }
-            }
-
-            HWY_INLINE double finish()
-            {
-                for (; chunks != 0; --chunks)
-                {
-                    lanes.add_squares(x);
-                    x += chunk;
-                }
-                if (rest != 0)
-                    lanes.add_squares(padded(x, rest).values);
-                return lanes.total();
-            }
-
-            const float* x;
-            size_t chunks;
-            size_t rest;
-            sum_lanes lanes;
-        };
-
-        double sum_squares(const float* x, size_t size) { return squares(x, size).finish(); }
-
-        double sum_squares_of_group(const float* x, size_t size)
-        {
-            double sum = 0;
-            for (size_t b = 0; b < size; b += rms_norm_segment)
-                sum += sum_squares(x + b, std::min(rms_norm_segment, size - b));
-            return sum;
-        }
-
-        template <bool stream, class formula>
-        HWY_INLINE double
-        write_and_sum(formula& f, const float* y, size_t begin, size_t end, squares next)
-        {
-            size_t i = begin;
-            if constexpr (stream)
-            {
-                i = next_line(y, begin, end);
-                write_few(f, begin, i);
-            }
-            for (; i + step_chunks * chunk <= end; i += step_chunks * chunk)
-            {
-                next.step();
-                HWY_UNROLL(4)
-                for (size_t k = 0; k < step_chunks; ++k)
-                    write_chunk<stream>(f, i + k * chunk);
-            }
-            for (; i + chunk <= end; i += chunk)
-                write_chunk<stream>(f, i);
-            write_few(f, i, end);
-            return next.finish();
-        }
-
-        // A short group is over before its neighbour's sum has come out of the pipeline: many of
-        // them are summed, then written.
-        constexpr size_t short_size = 512;
-        constexpr size_t panel_size = 1024;
-        constexpr size_t panel_groups = 32;
-
-        template <bool stream, class make_gains>
-        void normalize_short_groups(const rms_norm_forward<float>& p,
-            const make_gains& gains,
-            size_t first,
-            size_t last)
-        {
-            const auto size = static_cast<size_t>(p.groups.size);
-            const size_t groups = std::max<size_t>(1, std::min(panel_groups, panel_size / size));
-            double sums[panel_groups];
-            for (size_t g = first; g < last; g += groups)
-            {
-                const size_t n = std::min(groups, last - g);
-                for (size_t j = 0; j < n; ++j)
-                    sums[j] = sum_squares(p.x + (g + j) * size, size);
-                for (size_t j = 0; j < n; ++j)
-                    p.scale[g + j] = scale_of_group(sums[j], size, p.eps);
-                for (size_t j = 0; j < n; ++j)
-                {
-                    const float* const x = p.x + (g + j) * size;
-                    float* const y = p.y + (g + j) * size;
-                    output<single, decltype(gains(0, size))> f{
-                        x, y, {p.scale[g + j]}, gains(0, size)};
-                    const float* const next = x + groups * size;
-                    write_values<stream>(
-                        f, y, 0, size, [&](size_t i) HWY_ATTR { prefetch_at(next, i); });
-                }
-            }
-        }
-
-        template <bool stream, class make_gains>
-        void normalize_long_groups(const rms_norm_forward<float>& p,
-            const make_gains& gains,
-            size_t first,
-            size_t last)
-        {
-            const auto size = static_cast<size_t>(p.groups.size);
-            const float* x = p.x + first * size;
-            float* y = p.y + first * size;
-            double sum = sum_squares_of_group(x, size);
-            for (size_t g = first; g < last; ++g, x += size, y += size)
-            {
-                p.scale[g] = scale_of_group(sum, size, p.eps);
-                sum = 0;
-                for (size_t b = 0; b < size; b += rms_norm_segment)
-                {
-                    const size_t end = std::min(size, b + rms_norm_segment);
-                    output<single, decltype(gains(b, size))> f{x, y, {p.scale[g]}, gains(b, size)};
-                    const squares next(x + size + b, g + 1 < last ? end - b : 0);
-                    sum += write_and_sum<stream>(f, y, b, end, next);
-                }
-            }
-        }
-
-        void normalize(const rms_norm_forward<float>& p,
-            const rms_norm_gains& gains,
-            size_t first,
-            size_t last,
-            bool stream)
-        {
-            with_bool(stream,
-                [&](auto streams) HWY_ATTR
-                {
-                    with_gains(gains,
-                        [&](const auto& make_gains) HWY_ATTR
-                        {
-                            if (static_cast<size_t>(p.groups.size) < short_size)
-                                normalize_short_groups<streams>(p, make_gains, first, last);
-                            else
-                                normalize_long_groups<streams>(p, make_gains, first, last);
-                        });
-                });
-            if (stream)
-                hwy::FlushStream();
-        }
-
-        void write(const rms_norm_forward<float>& p,
-            const rms_norm_gains& gains,
-            size_t group,
-            size_t begin,
-            size_t end,
-            bool stream)
-        {
-            const float* const x = p.x + group * static_cast<size_t>(p.groups.size);
-            float* const y = p.y + group * static_cast<size_t>(p.groups.size);
-            with_bool(stream,
-                [&](auto streams) HWY_ATTR
-                {
-                    with_gains(gains,
-                        [&](const auto& make_gains) HWY_ATTR
-                        {
-                            output<single, decltype(make_gains(begin, end))> f{
-                                x, y, {p.scale[group]}, make_gains(begin, end)};
-                            write_values<streams>(f, y, begin, end,
-                                [&](size_t at) HWY_ATTR
-                                { prefetch_at(x, at + prefetch_distance); });
-                        });
-                });
-            if (stream)
-                hwy::FlushStream();
-        }
-
-        // ------------------------------------------------------------------------------------
-        //                                     backward
-        // ------------------------------------------------------------------------------------
-
-        // A backward pass takes its streams in turns, so many values at a time. While it sums a
-        // piece it asks for memory, of the next one mostly, for the writing too.
-        constexpr size_t piece = 512;
 
         // Where d*x*s goes, the share of a group in the gradients of the gains.
 
@@ -274,20 +75,20 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t at,
             size_t count)
         {
-            const padded last_d(d, count);
-            const padded last_x(x, count);
+            const padded<float> last_d(d, count);
+            const padded<float> last_x(x, count);
             if constexpr (std::is_same_v<destination, nothing>)
             {
                 add_chunk(lanes, last_d.values, last_x.values, nullptr, scale, to, at);
             }
             else if constexpr (std::is_same_v<destination, gain_sums>)
             {
-                const padded last_g(g, count);
+                const padded<float> last_g(g, count);
                 add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale, to, at);
             }
             else
             {
-                const padded last_g(g, count);
+                const padded<float> last_g(g, count);
                 alignas(64) float last[chunk];
                 add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale,
                     gain_gradients{last}, 0);
@@ -329,28 +130,31 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 WHAT THIS OBJECT REPRESENTS
                     One group of a backward pass.
             !*/
-            HWY_INLINE group_gradient(const rms_norm_backward<float>& p, size_t group) :
-                d(p.d + group * static_cast<size_t>(p.groups.size)),
-                x(p.x + group * static_cast<size_t>(p.groups.size)),
-                dx(p.dx + group * static_cast<size_t>(p.groups.size)),
-                scale(p.scale[group]),
+            HWY_INLINE
+            group_gradient(const rms_norm_backward<float>& p,
+                const gradient_rows<float>& at,
+                size_t g) :
+                d(at.d[g]),
+                x(at.x[g]),
+                old(at.old[g]),
+                dx(at.dx[g]),
+                scale(p.scale[g]),
                 size(static_cast<size_t>(p.groups.size)),
-                dscale(p.dscale + group)
+                pass(&p),
+                group(g)
             {
             }
 
-            HWY_INLINE void finish(double products)
-            {
-                mean = mean_of_group(products, scale, size);
-                *dscale = dscale_of_group(products, scale);
-            }
+            HWY_INLINE void finish(double products) { mean = finish_group(*pass, group, products); }
 
             const float* d;
             const float* x;
+            const float* old;
             float* dx;
             float scale;
             size_t size;
-            float* dscale;
+            const rms_norm_backward<float>* pass;
+            size_t group;
             float mean = 0;
         };
 
@@ -359,7 +163,8 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         HWY_INLINE void
         gradient_step(group_gradient& now, group_gradient& next, const gains& g, destination to)
         {
-            input_gradient<add, single, gains> f{now.d, now.x, now.dx, {now.scale}, {now.mean}, g};
+            input_gradient<float, add, single, gains> f{
+                now.d, now.x, now.old, now.dx, {now.scale}, {now.mean}, g};
             const float* values = nullptr;
             if constexpr (gains::exists)
                 values = g.values;
@@ -390,8 +195,8 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             const rms_norm_gains& gains,
             double* gain_sums)
         {
-            input_gradient<add, single, runs> f{now.d, now.x, now.dx, {now.scale}, {now.mean},
-                {gains.values, gains.run, 0, now.size}};
+            input_gradient<float, add, single, runs> f{now.d, now.x, now.old, now.dx, {now.scale},
+                {now.mean}, {gains.values, gains.run, 0, now.size}};
 
             double total = 0;
             size_t written = 0;
@@ -436,11 +241,12 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         HWY_INLINE void
         for_each_step(const rms_norm_backward<float>& p, size_t first, size_t last, const F& step)
         {
-            group_gradient now(p, first);
+            const gradient_rows<float> at(p);
+            group_gradient now(p, at, first);
             step(std::false_type(), std::true_type(), now, now);
             for (size_t g = first + 1; g < last; ++g)
             {
-                group_gradient next(p, g);
+                group_gradient next(p, at, g);
                 step(std::true_type(), std::true_type(), now, next);
                 now = next;
             }
@@ -453,7 +259,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t last,
             double* sums)
         {
-            with_bool(p.add,
+            with_bool(adds(p),
                 [&](auto add) HWY_ATTR
                 {
                     if (gains.run > 1)
@@ -489,7 +295,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 gradient(p, gains, 0, 1, nullptr);
                 return;
             }
-            with_bool(p.add,
+            with_bool(adds(p),
                 [&](auto add) HWY_ATTR
                 {
                     for_each_step(p, 0, 1,
@@ -501,18 +307,27 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 });
         }
 
-        double sum_products(const float* d,
-            const float* x,
-            const float* gains,
-            float scale,
-            size_t size,
+        double sum_products(const rms_norm_backward<float>& p,
+            const rms_norm_gains& gains,
+            size_t group,
+            size_t begin,
+            size_t end,
             double* sums)
         {
+            const gradient_rows<float> at(p);
+            const float* const d = at.d[group] + begin;
+            const float* const x = at.x[group] + begin;
+            const size_t size = end - begin;
             sum_lanes lanes;
-            if (gains != nullptr)
-                add_values(lanes, d, x, gains, scale, gain_sums{sums}, x, 0, size);
+            if (gains.values != nullptr && gains.run == 1)
+            {
+                add_values(lanes, d, x, gains.values + begin, p.scale[group],
+                    gain_sums{sums + begin}, x, 0, size);
+            }
             else
-                add_values(lanes, d, x, x, scale, nothing(), x, 0, size);
+            {
+                add_values(lanes, d, x, x, 0, nothing(), x, 0, size);
+            }
             return lanes.total();
         }
 
@@ -523,46 +338,35 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t begin,
             size_t end)
         {
-            const group_gradient a(p, group);
-            with_bool(p.add,
+            const gradient_rows<float> at(p);
+            with_bool(adds(p),
                 [&](auto add) HWY_ATTR
                 {
                     with_gains(gains,
                         [&](const auto& make_gains) HWY_ATTR
                         {
-                            input_gradient<add, single, decltype(make_gains(begin, end))> f{
-                                a.d, a.x, a.dx, {a.scale}, {mean}, make_gains(begin, end)};
-                            write_values<false>(f, a.dx, begin, end,
-                                [&](size_t at) HWY_ATTR
+                            input_gradient<float, add, single, decltype(make_gains(begin, end))> f{
+                                at.d[group], at.x[group], at.old[group], at.dx[group],
+                                {p.scale[group]}, {mean}, make_gains(begin, end)};
+                            write_values<false>(f, f.dx, begin, end,
+                                [&](size_t i) HWY_ATTR
                                 {
-                                    prefetch_at(a.d, at + prefetch_distance);
-                                    prefetch_at(a.x, at + prefetch_distance);
+                                    prefetch_at(f.d, i + prefetch_distance);
+                                    prefetch_at(f.x, i + prefetch_distance);
                                 });
                         });
                 });
-        }
-
-        void add(double* sums, const double* others, size_t size)
-        {
-            size_t i = 0;
-            for (; i + num_doubles <= size; i += num_doubles)
-            {
-                hn::StoreU(
-                    hn::Add(hn::LoadU(doubles(), sums + i), hn::LoadU(doubles(), others + i)),
-                    doubles(), sums + i);
-            }
-            for (; i < size; ++i)
-                sums[i] += others[i];
         }
 
         // ------------------------------------------------------------------------------------
 
     }
 
-    const rms_norm_row_loops& table_of_rows()
+    const rms_norm_row_loops<float>& table_of_rows()
     {
-        static const rms_norm_row_loops table = {hwy::TargetName(HWY_TARGET), normalize,
-            sum_squares, write, gradient, gradient_of_one, sum_products, write_gradient, add};
+        static const rms_norm_row_loops<float> table = {hwy::TargetName(HWY_TARGET),
+            add_offset<float>, normalize<float>, sum_squares<float>, write<float>, gradient,
+            gradient_of_one, sum_products, write_gradient, add};
         return table;
     }
 
@@ -575,7 +379,11 @@ namespace dlib::contrib::cpu
 {
     HWY_EXPORT(table_of_rows);
 
-    const rms_norm_row_loops& row_loops() { return HWY_DYNAMIC_DISPATCH(table_of_rows)(); }
+    template <>
+    const rms_norm_row_loops<float>& row_loops()
+    {
+        return HWY_DYNAMIC_DISPATCH(table_of_rows)();
+    }
 }
 
 #endif // HWY_ONCE

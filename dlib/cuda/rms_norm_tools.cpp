@@ -18,7 +18,7 @@ namespace dlib::contrib
 
     namespace
     {
-        const rms_norm_on_host on_cpu = {cpu::rms_normalize, cpu::rms_normalize_gradient};
+        const rms_norm_on_host on_cpu = {cpu::normalize<float>, cpu::normalize_gradient<float>};
     }
 
     // ----------------------------------------------------------------------------------------

@@ -70,6 +70,36 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
+    void short_rows()
+    {
+        // README
+        // h = x + residual, y = norm(h), rounded where Llama rounds
+        namespace contrib = dlib::contrib;
+        const long long tokens = 8, features = 64;
+        std::vector<contrib::bfloat16> x(tokens * features, contrib::bfloat16(1.0f));
+        std::vector<contrib::bfloat16> residual = x, y = x;
+        std::vector<contrib::bfloat16> weight(features, contrib::bfloat16(0.5f));
+        std::vector<float> scale(tokens);
+        contrib::rms_norm_forward<contrib::bfloat16> pass;
+        pass.groups = contrib::rms_norm_rows(tokens, features, true);
+        pass.eps = 1e-6;
+        pass.casting = contrib::rms_norm_casting::llama;
+        pass.x = x.data();
+        pass.gamma = weight.data();
+        pass.y = y.data();
+        pass.scale = scale.data();
+        pass.r = residual.data();
+        pass.h = residual.data();
+        contrib::cpu::rms_normalize(pass);
+        // README
+        // each row is of twos, so y is the weight
+        for (const contrib::bfloat16& value : y)
+            DLIB_TEST(static_cast<float>(value) == 0.5f);
+        DLIB_TEST(static_cast<float>(residual[0]) == 2);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
     std::vector<std::string> lines_of(const std::string& path)
     /*!
         ensures
@@ -103,7 +133,7 @@ namespace
             begin = end + 1;
             ++num;
         }
-        DLIB_TEST(num == 3);
+        DLIB_TEST(num == 4);
     }
 
     class readme_tester : public tester
@@ -119,6 +149,7 @@ namespace
             run_case("README: fully connected", learns<mlp>);
             run_case("README: convolutional", learns<conv_net>);
             run_case("README: tokens", tokens);
+            run_case("README: rows of 16 bits", short_rows);
             run_case("README: holds them", readme_holds_them);
         }
     } a_readme_tester;

@@ -3,11 +3,9 @@
 // Files: reference numbers that other software computed, layers as dlib 20 saved them, and
 // what a layer does with its own files, with broken ones and with those of others.
 
-#include <array>
 #include <dlib/dnn/layers.h>
 #include <dlib/rms_norm.h>
-#include <nlohmann/json.hpp>
-#include "data_file.h"
+#include "reference_file.h"
 #include "rms_norm_runs.h"
 
 namespace
@@ -22,67 +20,6 @@ namespace
     //                                   reference numbers
     // ----------------------------------------------------------------------------------------
 
-    class safetensors
-    {
-        /*!
-            WHAT THIS OBJECT REPRESENTS
-                A file of named arrays: 8 bytes with the length of a JSON header, the header,
-                and the numbers, all little endian.
-        !*/
-    public:
-        explicit safetensors(const std::string& file_name) :
-            bytes(read_data_file(file_name))
-        {
-            uint64 length = 0;
-            DLIB_TEST(bytes.size() > sizeof(length));
-            std::memcpy(&length, bytes.data(), sizeof(length));
-            numbers_begin = sizeof(length) + length;
-            DLIB_TEST(numbers_begin <= bytes.size());
-            header = nlohmann::json::parse(bytes.begin() + sizeof(length),
-                bytes.begin() + static_cast<std::ptrdiff_t>(numbers_begin));
-        }
-
-        double metadata(const char* name) const
-        {
-            return std::stod(header.at("__metadata__").at(name).get<std::string>());
-        }
-
-        std::vector<std::string> shapes() const
-        {
-            std::vector<std::string> names;
-            for (const auto& item : header.items())
-            {
-                const std::string& name = item.key();
-                if (name.size() > 2 && name.compare(name.size() - 2, 2, ".x") == 0)
-                    names.push_back(name.substr(0, name.size() - 2));
-            }
-            return names;
-        }
-
-        std::vector<long long> shape(const std::string& name) const
-        {
-            return header.at(name).at("shape").get<std::vector<long long>>();
-        }
-
-        template <typename T>
-        std::vector<T> numbers(const std::string& name) const
-        {
-            const auto& entry = header.at(name);
-            DLIB_TEST(entry.at("dtype") == (sizeof(T) == 4 ? "F32" : "F64"));
-            const auto range = entry.at("data_offsets").get<std::array<std::size_t, 2>>();
-            DLIB_TEST(range[0] <= range[1] && numbers_begin + range[1] <= bytes.size());
-            std::vector<T> values((range[1] - range[0]) / sizeof(T));
-            if (!values.empty())
-                std::memcpy(values.data(), &bytes[numbers_begin + range[0]], range[1] - range[0]);
-            return values;
-        }
-
-    private:
-        std::string bytes;
-        std::size_t numbers_begin = 0;
-        nlohmann::json header;
-    };
-
     void replace_values(std::vector<number>& numbers, const std::vector<double>& values)
     {
         DLIB_TEST(numbers.size() == values.size());
@@ -92,7 +29,7 @@ namespace
 
     void check_reference_file(const rms_norm_backend& b, const std::string& file_name)
     {
-        const safetensors file(file_name);
+        const reference_file file(file_name);
         const std::vector<std::string> shapes = file.shapes();
         DLIB_TEST(!shapes.empty());
 
