@@ -95,6 +95,8 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
+    using test::refused;
+
     template <typename call_type>
     void refused(const rms_norm_backend& b,
         const std::function<void(call_type&)>& spoil,
