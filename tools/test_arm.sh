@@ -102,5 +102,5 @@ then
     exit 1
 fi
 echo "test_arm: $hash_on_arm, as here"
-on_arm --rms_norm_formula --rms_norm_tasks 2
+on_arm --rms_norm_formula
 echo "test_arm: passed"
