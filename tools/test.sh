@@ -22,6 +22,11 @@ do
     cmake --build --preset "$preset" -j2
 done
 
+# It takes as long as most of what follows, on one of the processors.
+build/sanitize/dlib/test/dtest --runall >build/sanitize/dtest.log 2>&1 &
+sanitize=$!
+trap 'kill "$sanitize" 2>/dev/null || true' EXIT
+
 echo "== dtest as a project of its own: configure"
 cmake -S dlib/test -B build/dtest >/dev/null
 
@@ -48,8 +53,9 @@ tools/check_cuda_build.sh
 faults=$(dlib/test/cuda_on_cpu/seed_faults.sh --list)
 echo "$(echo "$faults" | wc -l) faults fit the kernels (seed_faults.sh)"
 
-echo "== sanitize: dtest"
-build/sanitize/dlib/test/dtest --runall
-
 echo "== release: dtest"
 build/release/dlib/test/dtest --runall
+
+echo "== sanitize: dtest"
+wait "$sanitize" || { cat build/sanitize/dtest.log; exit 1; }
+tail -1 build/sanitize/dtest.log
