@@ -3,7 +3,7 @@
 
 # Measures how training over MPI scales on this machine, one thread per rank, at the size of the
 # demo: with a batch that the ranks share (strong scaling) and with one that grows with them (weak).
-# Then computes what that means for many machines. docs/mpi_scaling.txt is what this prints.
+# Then computes what that means for many machines.
 #
 #   tools/scaling_mpi.sh [STEPS]
 
