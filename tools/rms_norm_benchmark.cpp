@@ -567,12 +567,13 @@ namespace
         };
         s.kept_bytes = [](const data& d) { return bytes(d.scale); };
 
-        void (*const forward)(const rms_norm_forward<T>&) = is_plain
-            ? contrib::plain::rms_normalize<T>
-            : contrib::cpu::rms_normalize;
-        void (*const backward)(const rms_norm_backward<T>&) = is_plain
-            ? contrib::plain::rms_normalize_gradient<T>
-            : contrib::cpu::rms_normalize_gradient;
+        void (*forward)(const rms_norm_forward<T>&) = contrib::cpu::rms_normalize;
+        void (*backward)(const rms_norm_backward<T>&) = contrib::cpu::rms_normalize_gradient;
+        if (is_plain)
+        {
+            forward = contrib::plain::rms_normalize<T>;
+            backward = contrib::plain::rms_normalize_gradient<T>;
+        }
         s.forward = [=](data& d) { forward(row_arrays<T>(d).forward(false)); };
         s.backward = [=](data& d) { backward(row_arrays<T>(d).backward(false)); };
         const auto fused_forward = [=](data& d) { forward(row_arrays<T>(d).forward(true)); };
