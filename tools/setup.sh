@@ -3,8 +3,7 @@
 
 # Installs what building the library and its examples needs, with --mpi what training on several
 # machines needs, with --tests what testing needs too, and with --tools what the benchmark needs as
-# well. Says what it installs, and does nothing where
-# everything is there, be it from packages or not.
+# well. Says what it installs, and does nothing where everything is there, be it from packages or not.
 
 set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
