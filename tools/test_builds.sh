@@ -106,7 +106,7 @@ do
     ! grep -q "::N_$target::" symbols ||
         fail "HWY_DISABLED_TARGETS: $target was compiled"
 done
-readelf -d "$lib/libdlib_rms_norm.so" | grep -q 'soname: \[libdlib_rms_norm.so.[0-9]' ||
+readelf -d "$lib/libdlib_rms_norm.so" | grep 'soname: \[libdlib_rms_norm.so.[0-9]' >/dev/null ||
     fail "no SONAME with a version"
 nm -DC --defined-only "$lib/libdlib_rms_norm.so" | grep ' T ' >shown
 ! grep -v -E 'dlib::contrib::(cpu|cuda|tt)::rms_norm(alize|alize_gradient)\(' shown ||
