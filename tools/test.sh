@@ -15,17 +15,20 @@ echo "== formatting"
 git ls-files -z '*.h' '*.cpp' '*.cu' '*.cuh' ':!*_abstract.h' |
     xargs -0 clang-format --dry-run --Werror
 
-for preset in release sanitize
-do
-    echo "== $preset: build"
-    cmake --preset "$preset" -DDLIB_RMS_NORM_BUILD_TESTS=ON >/dev/null
-    cmake --build --preset "$preset" -j2
-done
+build()
+{
+    echo "== $1: build"
+    cmake --preset "$1" -DDLIB_RMS_NORM_BUILD_TESTS=ON >/dev/null
+    cmake --build --preset "$1" -j2
+}
 
-# It takes as long as most of what follows, on one of the processors.
+# Its dtest takes as long as most of what follows, on one of the processors.
+build sanitize
 build/sanitize/dlib/test/dtest --runall >build/sanitize/dtest.log 2>&1 &
 sanitize=$!
 trap 'kill "$sanitize" 2>/dev/null || true' EXIT
+
+build release
 
 echo "== dtest as a project of its own: configure"
 cmake -S dlib/test -B build/dtest >/dev/null
