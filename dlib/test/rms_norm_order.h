@@ -205,11 +205,13 @@ namespace test
         std::vector<rms_norm_problem> all;
         const rms_norm_gain gains[] = {
             rms_norm_gain::per_channel, rms_norm_gain::per_element, rms_norm_gain::none};
-        const rms_norm_dims shapes[] = {{1, 1, 300, 1400}, {9, 32, 40, 40}, {2, 128, 41, 41},
-            {70, 700, 3, 3}, {1, 1, 1, 400001}, {1, 400001, 1, 1}, {140000, 3, 1, 1},
+        const rms_norm_dims shapes[] = {{1, 1, 300, 1400}, {9, 32, 40, 40}, {1, 1, 1, 400001},
+            {2, 128, 41, 41}, {70, 700, 3, 3}, {1, 400001, 1, 1}, {140000, 3, 1, 1},
             {1, 1, 7, 60000}, {1, 3, 70001, 2}, {5, 3, 2, 1}};
         for (const rms_norm_dims& dims : shapes)
         {
+            if (is_sanitized && all.size() >= 18)
+                break;
             for (rms_norm_axes axes :
                 {rms_norm_axes::sample, rms_norm_axes::row, rms_norm_axes::channel})
             {
@@ -244,7 +246,7 @@ namespace test
             const rms_norm_result r = run(b, p);
             for (const auto* v : {&r.dest, &r.scale, &r.src_grad, &r.gamma_grad, &r.dscale})
                 add(v->data(), v->size() * sizeof(float));
-            const double eps = with_edges ? eps_at_an_edge(b, p) : 0;
+            const double eps = with_edges && !is_sanitized ? eps_at_an_edge(b, p) : 0;
             add(&eps, sizeof(eps));
         }
         return hash;

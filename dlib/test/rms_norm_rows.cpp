@@ -720,6 +720,8 @@ namespace
         for (const auto& [rows, size] : {std::pair<long long, long long>(4, 40), {9, 64}, {32, 333},
                  {300, 1500}, {1, 200003}, {2, 140000}, {600, 700}, {18, 33000}})
         {
+            if (is_sanitized && rows * size > 20000)
+                continue;
             for (rms_norm_casting casting : {rms_norm_casting::none, rms_norm_casting::llama})
             {
                 all.push_back(
@@ -751,7 +753,8 @@ namespace
             add(r.scale);
             add(r.dgamma_float);
             add(r.dscale);
-            add(std::vector<double>(1, eps_at_an_edge(b, p)));
+            if (!is_sanitized)
+                add(std::vector<double>(1, eps_at_an_edge(b, p)));
         }
         return hash;
     }
@@ -825,7 +828,8 @@ namespace
             DLIB_TEST_MSG(hash_of(b, {}) == expected, "with " << hwy::TargetName(target));
             if constexpr (sizeof(T) == 2)
                 reference_rows(b);
-            rows_of_every_shape(b);
+            if (!is_sanitized)
+                rows_of_every_shape(b);
             squares_leave_the_range_of_floats(b);
         }
     }
