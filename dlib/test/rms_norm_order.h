@@ -186,8 +186,11 @@ namespace test
     {
         rms_norm_problem alone = random;
         make_sums_cancel(rnd, alone);
-        alone.eps = eps_at_an_edge(b, alone);
+        if (!is_sanitized)
+            alone.eps = eps_at_an_edge(b, alone);
         check_group_among_others(b, rnd, alone, count, true);
+        if (is_sanitized)
+            return;
         alone.eps = std::nextafter(alone.eps, DBL_MAX);
         check_group_among_others(b, rnd, alone, count, true);
     }
