@@ -68,6 +68,12 @@ namespace dlib::contrib::cuda
         return (static_cast<std::size_t>(threads) + warp_size) * sizeof(double);
     }
 
+    // Sums of gamma's gradient, so many for each thread of a block.
+    constexpr std::size_t bytes_of_sums(long long threads, long long values)
+    {
+        return static_cast<std::size_t>(threads * values) * sizeof(double);
+    }
+
     constexpr int threads_of_parts = 256;
     constexpr long long part_size = 8192;
     constexpr int threads_of_long_columns = 512;
@@ -332,7 +338,7 @@ namespace dlib::contrib::cuda
             threads = static_cast<int>(warp_size * divide_up(size, plan.values));
             shared_bytes = column_sum_bytes(threads);
             if (plan.sums_in_shared)
-                shared_bytes += static_cast<std::size_t>(threads * plan.values) * sizeof(double);
+                shared_bytes += bytes_of_sums(threads, plan.values);
             groups_per_round = warp_size;
         }
         else if (has_runs)
@@ -359,7 +365,7 @@ namespace dlib::contrib::cuda
             groups_per_round = threads / plan.lanes;
             shared_bytes = row_sum_doubles * sizeof(double);
             if (plan.sums_in_shared || groups_per_round > 1)
-                shared_bytes += static_cast<std::size_t>(threads * plan.values) * sizeof(double);
+                shared_bytes += bytes_of_sums(threads, plan.values);
         }
 
         long long doubles = 0;
