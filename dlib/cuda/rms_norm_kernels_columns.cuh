@@ -37,7 +37,7 @@ namespace dlib::contrib::cuda
 
     template <int values>
     __global__ void __launch_bounds__(values == 8 ? 512 : 1024, 1)
-        normalize_columns(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
+        normalize_columns(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     /*!
         requires
             - values*(blockDim.x/32) >= groups.size
@@ -94,7 +94,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     __global__ void __launch_bounds__(threads_of_long_columns, 1)
-        normalize_long_columns(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
+        normalize_long_columns(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     {
         double* const shared = shared_memory<double>();
         const long long num_groups = pass.groups.num_groups();
@@ -152,7 +152,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     __global__ void __launch_bounds__(threads_of_long_columns, 1)
-        find_column_means(rms_norm_backward<float> pass,
+        find_column_means(rms_norm_tensor_backward<float> pass,
             rms_norm_backward_plan plan,
             double* workspace)
     {
@@ -195,7 +195,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     template <int values, bool in_shared, bool known>
-    __global__ void __launch_bounds__(512, 1) gradient_columns(rms_norm_backward<float> pass,
+    __global__ void __launch_bounds__(512, 1) gradient_columns(rms_norm_tensor_backward<float> pass,
         rms_norm_backward_plan plan,
         double* workspace)
     /*!

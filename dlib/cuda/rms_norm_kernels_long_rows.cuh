@@ -55,7 +55,7 @@ namespace dlib::contrib::cuda
     }
 
     __global__ void __launch_bounds__(threads_of_parts, 1)
-        sum_squares_of_parts(rms_norm_forward<float> pass,
+        sum_squares_of_parts(rms_norm_tensor_forward<float> pass,
             rms_norm_forward_plan plan,
             double* workspace)
     {
@@ -73,7 +73,7 @@ namespace dlib::contrib::cuda
     }
 
     __global__ void __launch_bounds__(threads_of_parts, 1)
-        sum_products_of_parts(rms_norm_backward<float> pass,
+        sum_products_of_parts(rms_norm_tensor_backward<float> pass,
             rms_norm_backward_plan plan,
             double* workspace)
     /*!
@@ -102,7 +102,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     __global__ void __launch_bounds__(threads_of_parts, 1)
-        finish_scales(rms_norm_forward<float> pass,
+        finish_scales(rms_norm_tensor_forward<float> pass,
             rms_norm_forward_plan plan,
             const double* workspace)
     {
@@ -120,7 +120,9 @@ namespace dlib::contrib::cuda
     }
 
     __global__ void __launch_bounds__(threads_of_parts, 1)
-        finish_means(rms_norm_backward<float> pass, rms_norm_backward_plan plan, double* workspace)
+        finish_means(rms_norm_tensor_backward<float> pass,
+            rms_norm_backward_plan plan,
+            double* workspace)
     /*!
         requires
             - plan.finish_lanes is 1 or 32
@@ -172,7 +174,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     __global__ void __launch_bounds__(threads_of_parts, 2)
-        normalize_parts(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
+        normalize_parts(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     {
         // Of the quads of a part, neighbouring threads take neighbouring ones, 4 at a time.
         const int quads = 4;

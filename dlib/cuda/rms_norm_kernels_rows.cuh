@@ -16,7 +16,7 @@ namespace dlib::contrib::cuda
 
     template <int quads, int width>
     __global__ void __launch_bounds__(512, quads == 16 ? 1 : 2)
-        normalize_rows(rms_norm_forward<float> pass, rms_norm_forward_plan plan)
+        normalize_rows(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     /*!
         requires
             - width is 8 or 32
@@ -81,7 +81,7 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     template <int quads, int width>
-    __device__ __forceinline__ void write_gradient(const rms_norm_backward<float>& pass,
+    __device__ __forceinline__ void write_gradient(const rms_norm_tensor_backward<float>& pass,
         float* dx,
         int left,
         bool by_quads,
@@ -113,7 +113,9 @@ namespace dlib::contrib::cuda
 
     template <int quads, int width, bool in_shared, bool known>
     __global__ void __launch_bounds__(in_shared ? 512 : 256, in_shared ? 1 : 2)
-        gradient_rows(rms_norm_backward<float> pass, rms_norm_backward_plan plan, double* workspace)
+        gradient_rows(rms_norm_tensor_backward<float> pass,
+            rms_norm_backward_plan plan,
+            double* workspace)
     /*!
         requires
             - width is 8 or 32
@@ -274,9 +276,10 @@ namespace dlib::contrib::cuda
 
     // ----------------------------------------------------------------------------------------
 
-    __global__ void __launch_bounds__(512, 1) gradient_run_rows(rms_norm_backward<float> pass,
-        rms_norm_backward_plan plan,
-        double* workspace)
+    __global__ void __launch_bounds__(512, 1)
+        gradient_run_rows(rms_norm_tensor_backward<float> pass,
+            rms_norm_backward_plan plan,
+            double* workspace)
     /*!
         requires
             - plan.lanes is 8 or 32: the threads that share a run

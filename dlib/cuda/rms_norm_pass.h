@@ -6,6 +6,10 @@
 // are turned into a pass in one place (rms_norm_tensors.h); whoever has rows in memory of his own
 // fills one in himself (rms_norm_rows.h). Below it the CPU and CUDA are alike: a plan, which is a
 // function of the sizes, then loops or kernels. A new option is a field here.
+//
+// What the kernels for tensors take is a part of a pass: from 128 bytes of arguments on, nvcc uses
+// more registers for the same code.
+//
 // This file includes nothing but the groups, so that kernels can be compiled without dlib.
 
 #include "rms_norm_groups.h"
@@ -26,7 +30,22 @@ namespace dlib::contrib
     // ----------------------------------------------------------------------------------------
 
     template <typename T>
-    struct rms_norm_forward
+    struct rms_norm_tensor_forward
+    {
+        // As much of a forward pass as a tensor needs.
+        rms_norm_groups groups;
+        double eps = 0;
+        float gain_offset = 0;
+        rms_norm_casting casting = rms_norm_casting::none;
+
+        const T* x = nullptr;
+        const T* gamma = nullptr;
+        T* y = nullptr;
+        float* scale = nullptr; // one per group
+    };
+
+    template <typename T>
+    struct rms_norm_forward : rms_norm_tensor_forward<T>
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
@@ -45,15 +64,6 @@ namespace dlib::contrib
                   means that they lie as groups says; other values only if groups.stride == 1.
         !*/
 
-        rms_norm_groups groups;
-        double eps = 0;
-        float gain_offset = 0;
-        rms_norm_casting casting = rms_norm_casting::none;
-
-        const T* x = nullptr;
-        const T* gamma = nullptr;
-        T* y = nullptr;
-        float* scale = nullptr; // one per group
         const T* r = nullptr;
         T* h = nullptr;
 
@@ -66,7 +76,25 @@ namespace dlib::contrib
     // ----------------------------------------------------------------------------------------
 
     template <typename T>
-    struct rms_norm_backward
+    struct rms_norm_tensor_backward
+    {
+        // As much of a backward pass as a tensor needs.
+        rms_norm_groups groups;
+        float gain_offset = 0;
+        rms_norm_casting casting = rms_norm_casting::none;
+
+        const T* d = nullptr;
+        const T* x = nullptr;
+        const T* gamma = nullptr;
+        const float* scale = nullptr; // one per group, as the forward pass left it
+        T* dx = nullptr;
+        bool add = false;
+        T* dgamma = nullptr;
+        float* dscale = nullptr; // one per group
+    };
+
+    template <typename T>
+    struct rms_norm_backward : rms_norm_tensor_backward<T>
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
@@ -87,20 +115,8 @@ namespace dlib::contrib
                 - Row strides are as in rms_norm_forward.
         !*/
 
-        rms_norm_groups groups;
-        float gain_offset = 0;
-        rms_norm_casting casting = rms_norm_casting::none;
-
-        const T* d = nullptr;
-        const T* x = nullptr;
-        const T* gamma = nullptr;
-        const float* scale = nullptr; // one per group, as the forward pass left it
-        T* dx = nullptr;
-        bool add = false;
         const T* dh = nullptr;
-        T* dgamma = nullptr;
         float* dgamma_float = nullptr; // dgamma, not rounded to T
-        float* dscale = nullptr;       // one per group
 
         long long d_stride = 0;
         long long x_stride = 0;
