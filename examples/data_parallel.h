@@ -75,6 +75,10 @@ class data_parallel_trainer : public micro_batch_trainer<net_type, solver_type>
             does to the net, and what is saved, are the same bits as those of a single
             micro_batch_trainer, for any number of ranks and threads.
 
+            compute_gradients() and train_one_step() take this rank's share of a batch: part rank()
+            of size() equal ones, as large on every rank, and a positive multiple of
+            get_num_micro_batches()/size(). What they give is that of the whole batch.
+
             Every rank makes such an object, and calls each function that talks
             (compute_gradients(), train_one_step(), check_that_nets_agree()) as often as the others.
             A rank that leaves one of them by an exception has to call mpi_ranks::fail(), since the
@@ -120,20 +124,13 @@ public:
         ranks.check_same("the hash of all parameters", hash_of_net(net));
     }
 
-    template <typename data_iterator, typename label_iterator>
-    double compute_gradients(data_iterator dbegin, data_iterator dend, label_iterator lbegin)
-    /*!
-        requires
-            - The range is this rank's share of a batch: part rank() of size() equal ones.
-            - std::distance(dbegin, dend) is the same on every rank, and a positive multiple of
-              get_num_micro_batches()/size().
-        ensures
-            - the same as micro_batch_trainer, for the whole batch
-    !*/
-    {
-        const double loss = base::compute_gradients(dbegin, dend, lbegin);
+    const data_parallel_costs& get_costs() const { return costs; }
 
-        dlib::tensor& gradients = this->get_gradients();
+private:
+    typedef std::chrono::steady_clock clock;
+
+    double add_up(double loss, dlib::tensor& gradients) override
+    {
         float* const values = gradients.host();
         const auto begin = clock::now();
         const double sum = ranks.sum(loss); // no rank has it before all have a loss
@@ -147,29 +144,6 @@ public:
         costs.seconds_adding += std::chrono::duration<double>(end - middle).count();
         return sum;
     }
-
-    template <typename data_iterator, typename label_iterator>
-    double train_one_step(data_iterator dbegin,
-        data_iterator dend,
-        label_iterator lbegin,
-        double learning_rate)
-    /*!
-        requires
-            - the same as compute_gradients()
-        ensures
-            - the same as micro_batch_trainer
-    !*/
-    {
-        const double factor = 1 / static_cast<double>(this->get_num_micro_batches());
-        const double loss = compute_gradients(dbegin, dend, lbegin) * factor;
-        this->step(learning_rate, factor);
-        return loss;
-    }
-
-    const data_parallel_costs& get_costs() const { return costs; }
-
-private:
-    typedef std::chrono::steady_clock clock;
 
     // Returns how many ranks share the micro-batches. Checked before anything is computed: what
     // gives other bits, or lays out the gradients differently.

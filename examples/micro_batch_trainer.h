@@ -161,8 +161,10 @@ public:
                 add_sums(
                     values, num_values * t / copies.size(), num_values * (t + 1) / copies.size());
             });
-        return losses[0];
+        return add_up(losses[0], sums[0]);
     }
+
+    virtual ~micro_batch_trainer() = default;
 
     // All gradients in one tensor, in the order of dlib::visit_layer_parameter_gradients().
     const dlib::tensor& get_gradients() const { return sums[0]; }
@@ -292,6 +294,18 @@ public:
                 std::to_string(item.num_micro_batches) + ".");
         }
         item.solvers = std::move(solvers);
+    }
+
+protected:
+    virtual double add_up(double loss, dlib::tensor& gradients)
+    /*!
+        ensures
+            - Adds to gradients those of other trainers that share the batch, in place.
+            - returns loss plus theirs. (Here there are no others.)
+    !*/
+    {
+        static_cast<void>(gradients);
+        return loss;
     }
 
 private:

@@ -82,6 +82,18 @@ namespace dlib::contrib
         return is_finite_number(multiplier) && multiplier >= 0;
     }
 
+    inline void check_rms_norm_eps(double eps)
+    {
+        DLIB_CASSERT(is_valid_rms_norm_eps(eps),
+            "\n\t eps has to be a positive, normal float.\n\t eps: " << eps);
+    }
+
+    inline void check_rms_norm_gain_offset(double gain_offset)
+    {
+        DLIB_CASSERT(is_valid_rms_norm_gain_offset(gain_offset),
+            "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << gain_offset);
+    }
+
     // ----------------------------------------------------------------------------------------
 
     struct rms_norm_buffer
@@ -137,8 +149,7 @@ namespace dlib::contrib
                 << " or "
                 << to_string(rms_norm_gamma_dims(axes, rms_norm_gain::per_element, dims_of(src)))
                 << " or empty");
-        DLIB_CASSERT(is_valid_rms_norm_gain_offset(gain_offset),
-            "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << gain_offset);
+        check_rms_norm_gain_offset(gain_offset);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -162,8 +173,7 @@ namespace dlib::contrib
             - #groups == the groups of src
     !*/
     {
-        DLIB_CASSERT(is_valid_rms_norm_eps(eps),
-            "\n\t eps has to be a positive, normal float.\n\t eps: " << eps);
+        check_rms_norm_eps(eps);
         check_rms_norm_gamma(axes, gain_offset, src, gamma, groups);
 
         const rms_norm_buffer to = {"dest", address(dest), dest.size()};

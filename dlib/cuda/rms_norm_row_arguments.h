@@ -115,8 +115,7 @@ namespace dlib::contrib
                 "\n\t There is one gain for each value of a row, or none."
                     << "\n\t groups.size:      " << groups.size
                     << "\n\t groups.num_gains: " << groups.num_gains);
-            DLIB_CASSERT(is_valid_rms_norm_gain_offset(static_cast<double>(gain_offset)),
-                "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << gain_offset);
+            check_rms_norm_gain_offset(static_cast<double>(gain_offset));
             DLIB_CASSERT(casting == rms_norm_casting::none || casting == rms_norm_casting::llama ||
                     casting == rms_norm_casting::gemma,
                 "\n\t There is no such casting order.\n\t casting: " << static_cast<int>(casting));
@@ -174,8 +173,7 @@ namespace dlib::contrib
     void check_rms_norm_rows(const rms_norm_forward<T>& p)
     {
         const rms_norm_row_checks<T> check = {p.groups};
-        DLIB_CASSERT(is_valid_rms_norm_eps(p.eps),
-            "\n\t eps has to be a positive, normal float.\n\t eps: " << p.eps);
+        check_rms_norm_eps(p.eps);
         check.check_groups(p.gain_offset, p.casting);
         DLIB_CASSERT((p.r == nullptr) == (p.h == nullptr),
             "\n\t r and h have to be both null or both not.\n\t r: " << p.r << "\n\t h: " << p.h);

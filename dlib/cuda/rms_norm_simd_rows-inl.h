@@ -351,12 +351,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             (!is_short<T> && distance % 64 == 0 && (h.stride - y.stride) * sizeof(T) % 64 == 0);
     }
 
-    template <typename T>
-    void normalize(const rms_norm_forward<T>& p,
-        const rms_norm_gains& gains,
-        size_t first,
-        size_t last,
-        bool stream)
+    // Calls f with all that a forward pass can be, as types.
+    template <typename T, class F>
+    HWY_INLINE void
+    with_variant(const rms_norm_forward<T>& p, const rms_norm_gains& gains, bool stream, const F& f)
     {
         stream = stream && can_stream(p);
         with_bool(stream,
@@ -370,23 +368,29 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                             {
                                 with_gains_of<T>(gains,
                                     [&](const auto& make_gains) HWY_ATTR
-                                    {
-                                        if (static_cast<size_t>(p.groups.size) < short_size)
-                                        {
-                                            normalize_short_groups<streams, llama>(
-                                                p, x, make_gains, first, last);
-                                        }
-                                        else
-                                        {
-                                            normalize_long_groups<streams, llama>(
-                                                p, x, make_gains, first, last);
-                                        }
-                                    });
+                                    { f(streams, llama, x, make_gains); });
                             });
                     });
             });
         if (stream)
             hwy::FlushStream();
+    }
+
+    template <typename T>
+    void normalize(const rms_norm_forward<T>& p,
+        const rms_norm_gains& gains,
+        size_t first,
+        size_t last,
+        bool stream)
+    {
+        with_variant(p, gains, stream,
+            [&](auto streams, auto llama, const auto& x, const auto& make_gains) HWY_ATTR
+            {
+                if (static_cast<size_t>(p.groups.size) < short_size)
+                    normalize_short_groups<streams, llama>(p, x, make_gains, first, last);
+                else
+                    normalize_long_groups<streams, llama>(p, x, make_gains, first, last);
+            });
     }
 
     template <typename T>
@@ -397,41 +401,23 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         size_t end,
         bool stream)
     {
-        stream = stream && can_stream(p);
         T* const y = rows<T>(p.y, p.groups, p.y_stride)[group];
-        with_bool(stream,
-            [&](auto streams) HWY_ATTR
+        with_variant(p, gains, stream,
+            [&](auto streams, auto llama, const auto& x, const auto& make_gains) HWY_ATTR
             {
-                with_casting<T>(p.casting,
-                    [&](auto llama) HWY_ATTR
-                    {
-                        with_values(p,
-                            [&](const auto& x) HWY_ATTR
-                            {
-                                with_gains_of<T>(gains,
-                                    [&](const auto& make_gains) HWY_ATTR
-                                    {
-                                        output<decltype(x[0]), single,
-                                            decltype(make_gains(begin, end)), llama>
-                                            f{x[group], y, {p.scale[group]},
-                                                make_gains(begin, end)};
-                                        if constexpr (is_short<T>)
-                                        {
-                                            write_and_sum_apart<streams>(f, y, begin, end,
-                                                squares<decltype(x[0])>(x[group], 0, 0));
-                                        }
-                                        else
-                                        {
-                                            write_values<streams>(f, y, begin, end,
-                                                [&](size_t at) HWY_ATTR
-                                                { f.x.prefetch(at + distance_ahead<T>); });
-                                        }
-                                    });
-                            });
-                    });
+                output<decltype(x[0]), single, decltype(make_gains(begin, end)), llama> f{
+                    x[group], y, {p.scale[group]}, make_gains(begin, end)};
+                if constexpr (is_short<T>)
+                {
+                    write_and_sum_apart<streams>(
+                        f, y, begin, end, squares<decltype(x[0])>(x[group], 0, 0));
+                }
+                else
+                {
+                    write_values<streams>(f, y, begin, end,
+                        [&](size_t at) HWY_ATTR { f.x.prefetch(at + distance_ahead<T>); });
+                }
             });
-        if (stream)
-            hwy::FlushStream();
     }
 
     // ----------------------------------------------------------------------------------------

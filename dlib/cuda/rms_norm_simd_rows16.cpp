@@ -230,6 +230,15 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 next->groups[r].mean = finish_group(p, next->first + r, totals[r]);
         }
 
+        // Calls f with all that a backward pass can be, as types.
+        template <typename T, class F>
+        HWY_INLINE void with_variant(const rms_norm_backward<T>& p, const F& f)
+        {
+            with_bool(adds(p),
+                [&](auto add) HWY_ATTR
+                { with_casting<T>(p.casting, [&](auto llama) HWY_ATTR { f(add, llama); }); });
+        }
+
         template <typename T>
         void gradient(const rms_norm_backward<T>& p,
             const rms_norm_gains& gains,
@@ -239,24 +248,20 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         {
             const auto size = static_cast<size_t>(p.groups.size);
             const size_t most = std::clamp<size_t>(block_values / size, 1, block_groups);
-            with_bool(adds(p),
-                [&](auto add) HWY_ATTR
+            with_variant(p,
+                [&](auto add, auto llama) HWY_ATTR
                 {
-                    with_casting<T>(p.casting,
-                        [&](auto llama) HWY_ATTR
-                        {
-                            const auto make_block = [&](size_t g) HWY_ATTR
-                            { return block<T>(p, g, std::min(last, g + most)); };
-                            block<T> now = make_block(first);
-                            gradient_step<llama, add, T>(p, nullptr, &now, gains.values, sums);
-                            for (size_t g = first + most; g < last; g += most)
-                            {
-                                block<T> next = make_block(g);
-                                gradient_step<llama, add, T>(p, &now, &next, gains.values, sums);
-                                now = next;
-                            }
-                            gradient_step<llama, add, T>(p, &now, nullptr, gains.values, sums);
-                        });
+                    const auto make_block = [&](size_t g) HWY_ATTR
+                    { return block<T>(p, g, std::min(last, g + most)); };
+                    block<T> now = make_block(first);
+                    gradient_step<llama, add, T>(p, nullptr, &now, gains.values, sums);
+                    for (size_t g = first + most; g < last; g += most)
+                    {
+                        block<T> next = make_block(g);
+                        gradient_step<llama, add, T>(p, &now, &next, gains.values, sums);
+                        now = next;
+                    }
+                    gradient_step<llama, add, T>(p, &now, nullptr, gains.values, sums);
                 });
         }
 
@@ -286,13 +291,9 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         {
             block<T> one(p, group, group + 1);
             one.groups[0].mean = mean;
-            with_bool(adds(p),
-                [&](auto add) HWY_ATTR
-                {
-                    with_casting<T>(p.casting,
-                        [&](auto llama) HWY_ATTR
-                        { write_values_of<llama, add>(one, begin, end, gains.values); });
-                });
+            with_variant(p,
+                [&](auto add, auto llama) HWY_ATTR
+                { write_values_of<llama, add>(one, begin, end, gains.values); });
         }
 
         template <typename T>

@@ -37,18 +37,6 @@ namespace dlib::contrib
 
     namespace impl
     {
-        inline void check_rms_norm_eps(double val)
-        {
-            DLIB_CASSERT(is_valid_rms_norm_eps(val),
-                "\n\t eps has to be a positive, normal float.\n\t eps: " << val);
-        }
-
-        inline void check_rms_norm_gain_offset(double val)
-        {
-            DLIB_CASSERT(is_valid_rms_norm_gain_offset(val),
-                "\n\t The gain offset has to be a finite float.\n\t gain_offset: " << val);
-        }
-
         template <typename layer_type>
         void check_rms_norm_gain(const layer_type& l, rms_norm_gain val)
         {
@@ -103,7 +91,7 @@ namespace dlib::contrib
         double get_eps() const { return eps; }
         void set_eps(double val)
         {
-            impl::check_rms_norm_eps(val);
+            check_rms_norm_eps(val);
             eps = val;
         }
 
@@ -117,7 +105,7 @@ namespace dlib::contrib
         double get_gain_offset() const { return gain_offset; }
         void set_gain_offset(double val)
         {
-            impl::check_rms_norm_gain_offset(val);
+            check_rms_norm_gain_offset(val);
             gain_offset = val;
         }
 
@@ -359,7 +347,7 @@ namespace dlib::contrib
     template <size_t begin, size_t end, typename net_type>
     void set_rms_norm_eps_range(net_type& net, double eps)
     {
-        impl::check_rms_norm_eps(eps);
+        check_rms_norm_eps(eps);
         impl::visit_rms_norms_range<begin, end>(net, [&](auto& l) { l.set_eps(eps); });
     }
 
@@ -374,7 +362,7 @@ namespace dlib::contrib
     template <size_t begin, size_t end, typename net_type>
     void set_rms_norm_gain_offset_range(net_type& net, double gain_offset)
     {
-        impl::check_rms_norm_gain_offset(gain_offset);
+        check_rms_norm_gain_offset(gain_offset);
         impl::visit_rms_norms_range<begin, end>(
             net, [&](auto& l) { l.set_gain_offset(gain_offset); });
     }

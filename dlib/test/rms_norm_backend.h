@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+#include <dlib/cuda/rms_norm_tensors.h>
 #include <dlib/cuda/rms_norm_tools.h>
 
 namespace test
@@ -51,6 +52,21 @@ namespace test
         // can be called in a forked child: others are not tested for what they refuse
         bool works_after_fork = true;
     };
+
+    template <typename device_maker>
+    rms_norm_backend backend_on(const char* name, const device_maker& make_device)
+    /*!
+        requires
+            - make_device() returns an object that rms_norm_tensors.h can work on
+    !*/
+    {
+        rms_norm_backend b;
+        b.name = name;
+        b.forward = [=](auto&&... arguments) { normalize_tensors(make_device(), arguments...); };
+        b.gradient = [=](auto&&... arguments)
+        { normalize_gradient_of_tensors(make_device(), arguments...); };
+        return b;
+    }
 
     std::vector<rms_norm_backend>& rms_norm_backends();
     /*!

@@ -5,7 +5,6 @@
 #include "rms_norm_backend.h"
 
 #include <dlib/cuda/rms_norm_plain.h>
-#include <dlib/cuda/rms_norm_tensors.h>
 #include "test_cases.h"
 
 #ifdef DLIB_RMS_NORM_CUDA_ON_CPU
@@ -38,32 +37,16 @@ namespace test
             return b;
         }
 
-        const contrib::rms_norm_on_host with_plain_loops = {
-            contrib::plain::rms_normalize, contrib::plain::rms_normalize_gradient};
-
-        void plain_forward(contrib::rms_norm_axes axes,
-            double gain_offset,
-            double eps,
-            resizable_tensor& dest,
-            resizable_tensor& scale,
-            const tensor& src,
-            const tensor& gamma)
+        rms_norm_backend plain_backend()
         {
-            normalize_tensors(with_plain_loops, axes, gain_offset, eps, dest, scale, src, gamma);
-        }
-
-        void plain_gradient(contrib::rms_norm_axes axes,
-            double gain_offset,
-            const tensor& gradient_input,
-            const tensor& scale,
-            const tensor& src,
-            const tensor& gamma,
-            tensor& src_grad,
-            tensor& gamma_grad,
-            resizable_tensor& dscale)
-        {
-            normalize_gradient_of_tensors(with_plain_loops, axes, gain_offset, gradient_input,
-                scale, src, gamma, src_grad, gamma_grad, dscale);
+            rms_norm_backend b = backend_on("plain",
+                []()
+                {
+                    return contrib::rms_norm_on_host{
+                        contrib::plain::rms_normalize, contrib::plain::rms_normalize_gradient};
+                });
+            b.is_fast = true;
+            return b;
         }
 
 #ifdef DLIB_USE_CUDA
@@ -88,7 +71,7 @@ namespace test
         {
             std::vector<rms_norm_backend> all = {fast_backend("cpu", contrib::cpu::rms_normalize,
                                                      contrib::cpu::rms_normalize_gradient),
-                fast_backend("plain", plain_forward, plain_gradient)};
+                plain_backend()};
             all[0].uses_thread_pool = true;
             all[0].uses_simd = true;
 #ifdef DLIB_RMS_NORM_CUDA_ON_CPU

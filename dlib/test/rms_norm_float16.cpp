@@ -67,6 +67,7 @@ HWY_AFTER_NAMESPACE();
 #include <limits>
 #include <random>
 #include <vector>
+#include "instruction_sets.h"
 #include "test_cases.h"
 
 namespace dlib::contrib::cpu
@@ -280,48 +281,32 @@ namespace
     template <typename T>
     void loops_convert_like_this()
     {
-        const struct back_to_all_targets
-        {
-            ~back_to_all_targets() { use(0); }
-
-            static void use(int64_t targets)
-            {
-                hwy::SetSupportedTargetsForTest(targets);
-                hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-            }
-        } at_the_end;
-
         const std::vector<float> numbers = floats_around<T>();
-        const int64_t all_targets = hwy::SupportedTargets();
-        for (int bit = 0; bit < 63; ++bit)
-        {
-            const int64_t target = int64_t(1) << bit;
-            if ((all_targets & target) == 0)
-                continue;
-            at_the_end.use(target);
-            const char* const name = hwy::TargetName(target);
-            for (int vector = 0; vector < 4; ++vector)
+        for_each_instruction_set(
+            [&](const char* name)
             {
-                for (std::size_t i = 0; i < numbers.size(); i += 16)
+                for (int vector = 0; vector < 4; ++vector)
                 {
-                    alignas(64) T shorts[16], found[16];
-                    alignas(64) float found_floats[16];
-                    for (std::size_t k = 0; k < 16; ++k)
-                        shorts[k] = with_bits<T>(static_cast<unsigned>(i + k) & 0xffff);
-                    dlib::contrib::cpu::convert_16(
-                        vector, shorts, found_floats, &numbers[i], found);
-                    for (std::size_t k = 0; k < 16; ++k)
+                    for (std::size_t i = 0; i < numbers.size(); i += 16)
                     {
-                        if (i < 65536)
-                            check_float<T>(shorts[k].bits, found_floats[k], name);
-                        // those of the header have been compared with the definition
-                        const T expected(numbers[i + k]);
-                        if (found[k].bits != expected.bits)
-                            check_short(static_cast<double>(numbers[i + k]), found[k], name);
+                        alignas(64) T shorts[16], found[16];
+                        alignas(64) float found_floats[16];
+                        for (std::size_t k = 0; k < 16; ++k)
+                            shorts[k] = with_bits<T>(static_cast<unsigned>(i + k) & 0xffff);
+                        dlib::contrib::cpu::convert_16(
+                            vector, shorts, found_floats, &numbers[i], found);
+                        for (std::size_t k = 0; k < 16; ++k)
+                        {
+                            if (i < 65536)
+                                check_float<T>(shorts[k].bits, found_floats[k], name);
+                            // those of the header have been compared with the definition
+                            const T expected(numbers[i + k]);
+                            if (found[k].bits != expected.bits)
+                                check_short(static_cast<double>(numbers[i + k]), found[k], name);
+                        }
                     }
                 }
-            }
-        }
+            });
     }
 
     // ----------------------------------------------------------------------------------------

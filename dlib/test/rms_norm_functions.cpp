@@ -11,8 +11,7 @@
 #include "rms_norm_order.h"
 
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
-#include <dlib/cuda/rms_norm_simd_targets.h>
-#include <hwy/targets.h>
+#include "instruction_sets.h"
 #endif
 
 namespace
@@ -1239,32 +1238,14 @@ namespace
             }
         }
 
-        const struct back_to_all_targets
-        {
-            ~back_to_all_targets() { use(0); }
-
-            static void use(int64_t targets)
-            {
-                hwy::SetSupportedTargetsForTest(targets);
-                hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-            }
-        } at_the_end;
-
-        const int64_t all_targets = hwy::SupportedTargets();
         const std::uint64_t expected = hash_of(b, problems, true);
-        int num_targets = 0;
-        for (int bit = 0; bit < 63; ++bit)
-        {
-            const int64_t target = int64_t(1) << bit;
-            if ((all_targets & target) == 0)
-                continue;
-            at_the_end.use(target);
-            ++num_targets;
-            DLIB_TEST_MSG(
-                hash_of(b, problems, true) == expected, "with " << hwy::TargetName(target));
-            for (std::size_t i = 0; i < problems.size(); i += 7)
-                check(b, problems[i]);
-        }
+        const int num_targets = for_each_instruction_set(
+            [&](const char* name)
+            {
+                DLIB_TEST_MSG(hash_of(b, problems, true) == expected, "with " << name);
+                for (std::size_t i = 0; i < problems.size(); i += 7)
+                    check(b, problems[i]);
+            });
         DLIB_TEST(num_targets > 0);
     }
 #endif

@@ -13,8 +13,7 @@
 #include "rms_norm_runs.h"
 
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
-#include <dlib/cuda/rms_norm_simd_targets.h>
-#include <hwy/targets.h>
+#include "instruction_sets.h"
 #endif
 
 namespace
@@ -806,32 +805,17 @@ namespace
     template <typename T>
     void every_instruction_set_gives_these_bits(const row_backend<T>& b)
     {
-        const struct back_to_all_targets
-        {
-            ~back_to_all_targets() { use(0); }
-
-            static void use(int64_t targets)
-            {
-                hwy::SetSupportedTargetsForTest(targets);
-                hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-            }
-        } at_the_end;
-
-        const int64_t all_targets = hwy::SupportedTargets();
         const std::uint64_t expected = hash_of(b, {});
-        for (int bit = 0; bit < 63; ++bit)
-        {
-            const int64_t target = int64_t(1) << bit;
-            if ((all_targets & target) == 0)
-                continue;
-            at_the_end.use(target);
-            DLIB_TEST_MSG(hash_of(b, {}) == expected, "with " << hwy::TargetName(target));
-            if constexpr (sizeof(T) == 2)
-                reference_rows(b);
-            if (!is_sanitized)
-                rows_of_every_shape(b);
-            squares_leave_the_range_of_floats(b);
-        }
+        for_each_instruction_set(
+            [&](const char* name)
+            {
+                DLIB_TEST_MSG(hash_of(b, {}) == expected, "with " << name);
+                if constexpr (sizeof(T) == 2)
+                    reference_rows(b);
+                if (!is_sanitized)
+                    rows_of_every_shape(b);
+                squares_leave_the_range_of_floats(b);
+            });
     }
 #endif
 

@@ -3,19 +3,17 @@
 // The Transformer of the examples: its layers, a Llama compared step for step with one that other
 // software computed, and what users of such a net rely on.
 
-#include <array>
-#include <climits>
 #include <cstdio>
 #include <fstream>
 #include <iomanip>
 #include <random>
 #include <sstream>
-#include <unistd.h>
 #include <dlib/dnn.h>
 #include <dlib/rms_norm.h>
 #include "../../examples/micro_batch_trainer.h"
 #include "../../examples/text_corpus.h"
 #include "../../examples/transformer_model.h"
+#include "child_process.h"
 #include "test_cases.h"
 
 namespace
@@ -874,24 +872,17 @@ namespace
 
     std::string hash_with_threads(int num_threads)
     {
-        std::array<char, PATH_MAX> path = {};
-        DLIB_TEST(readlink("/proc/self/exe", path.data(), path.size() - 1) > 0);
-        const std::string command = "DLIB_NUM_THREADS=" + std::to_string(num_threads) +
-            " OPENBLAS_NUM_THREADS=1 '" + path.data() + "' -q --print_transformer_hash now";
-        FILE* const pipe = popen(command.c_str(), "r");
-        DLIB_TEST(pipe != nullptr);
+        std::istringstream in(run_again(num_threads, "print_transformer_hash now"));
         std::string hash;
         int threads = 0;
-        std::array<char, 256> line;
-        while (std::fgets(line.data(), static_cast<int>(line.size()), pipe))
+        for (std::string word; hash.empty() && in >> word;)
         {
-            std::istringstream in(line.data());
-            std::string word;
-            if (in >> word && word == "hash")
+            if (word == "hash")
                 in >> hash >> word >> threads;
         }
-        DLIB_TEST_MSG(pclose(pipe) == 0 && !hash.empty(), command);
-        DLIB_TEST_MSG(threads == num_threads, command << " had " << threads << " threads");
+        DLIB_TEST(!hash.empty());
+        DLIB_TEST_MSG(threads == num_threads,
+            "there were " << threads << " threads instead of " << num_threads);
         return hash;
     }
 

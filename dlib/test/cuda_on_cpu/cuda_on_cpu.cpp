@@ -740,46 +740,49 @@ namespace cuda_on_cpu
         return 1 + step / steps / (1 << 18);
     }
 
-    void check_read(const void* address, std::size_t bytes, std::size_t alignment, location here)
+    namespace
     {
-        const auto p = reinterpret_cast<std::uintptr_t>(address);
-        if ((p & (alignment - 1)) != 0)
-            fail_misaligned(p, bytes, alignment, "read", here);
-        if (buffers.empty())
-            return;
-
-        buffer_entry& b = find_buffer(p, bytes, "Read", here);
-        b.bytes_read += bytes;
-        if (gpu.options.count_sectors)
-            note_sectors(b, p, bytes, here);
-        if (!gpu.options.check_races)
-            return;
-        for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+        void check_any_read(const void* address,
+            std::size_t bytes,
+            std::size_t alignment,
+            location here,
+            bool is_constant)
         {
-            touched& t = *b.at(p + i);
-            if (t.writer != 0 && t.writer != gpu.block)
-                fail_race(b, p + i, "read", "wrote", t.writer, here);
-            t.reader = t.reader == 0 || t.reader == gpu.block ? gpu.block : many;
+            const auto p = reinterpret_cast<std::uintptr_t>(address);
+            if ((p & (alignment - 1)) != 0)
+                fail_misaligned(p, bytes, alignment, "read", here);
+            if (buffers.empty())
+                return;
+
+            buffer_entry& b = find_buffer(p, bytes, "Read", here);
+            b.bytes_read += bytes;
+            if (gpu.options.count_sectors)
+                note_sectors(b, p, bytes, here);
+            if (!gpu.options.check_races)
+                return;
+            for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+            {
+                touched& t = *b.at(p + i);
+                if (t.writer != 0 && (is_constant || t.writer != gpu.block))
+                {
+                    fail_race(b, p + i, is_constant ? "read as a constant" : "read", "wrote",
+                        t.writer, here);
+                }
+                // A constant counts as read by many, so that no block can write it.
+                const bool is_first = t.reader == 0 || t.reader == gpu.block;
+                t.reader = is_first && !is_constant ? gpu.block : many;
+            }
         }
     }
 
-    void check_constant_read(const void* address,
-        std::size_t bytes,
-        std::size_t alignment,
-        location here)
+    void check_read(const void* p, std::size_t bytes, std::size_t alignment, location here)
     {
-        check_read(address, bytes, alignment, here);
-        if (buffers.empty() || !gpu.options.check_races)
-            return;
-        const auto p = reinterpret_cast<std::uintptr_t>(address);
-        buffer_entry& b = find_buffer(p, bytes, "Read", here);
-        for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
-        {
-            touched& t = *b.at(p + i);
-            if (t.writer != 0)
-                fail_race(b, p + i, "read as a constant", "wrote", t.writer, here);
-            t.reader = many; // so that no block can write it
-        }
+        check_any_read(p, bytes, alignment, here, false);
+    }
+
+    void check_constant_read(const void* p, std::size_t bytes, std::size_t alignment, location here)
+    {
+        check_any_read(p, bytes, alignment, here, true);
     }
 
     void check_write(const void* address, std::size_t bytes, std::size_t alignment, location here)

@@ -10,7 +10,6 @@
 #include <memory>
 #include <stdexcept>
 
-#include "../../cuda/rms_norm_tensors.h"
 #include "kernels_on_cpu.h"
 
 namespace test
@@ -110,33 +109,6 @@ namespace test
             std::vector<entry> buffers;
             std::vector<double> doubles;
         };
-
-        // ----------------------------------------------------------------------------------------
-
-        void forward(rms_norm_axes axes,
-            double gain_offset,
-            double eps,
-            dlib::resizable_tensor& dest,
-            dlib::resizable_tensor& scale,
-            const dlib::tensor& src,
-            const dlib::tensor& gamma)
-        {
-            normalize_tensors(simulated_device(), axes, gain_offset, eps, dest, scale, src, gamma);
-        }
-
-        void gradient(rms_norm_axes axes,
-            double gain_offset,
-            const dlib::tensor& gradient_input,
-            const dlib::tensor& scale,
-            const dlib::tensor& src,
-            const dlib::tensor& gamma,
-            dlib::tensor& src_grad,
-            dlib::tensor& gamma_grad,
-            dlib::resizable_tensor& dscale)
-        {
-            normalize_gradient_of_tensors(simulated_device(), axes, gain_offset, gradient_input,
-                scale, src, gamma, src_grad, gamma_grad, dscale);
-        }
     }
 
     // ----------------------------------------------------------------------------------------
@@ -145,11 +117,7 @@ namespace test
     {
         std::cerr << "CUDA kernels run on the CPU in an order that CUDA_ON_CPU_SEED="
                   << cuda_on_cpu::seed() << " repeats." << std::endl;
-        rms_norm_backend b;
-        b.name = "cuda_on_cpu";
-        b.forward = forward;
-        b.gradient = gradient;
-        return b;
+        return backend_on("cuda_on_cpu", []() { return simulated_device(); });
     }
 
     // ----------------------------------------------------------------------------------------
