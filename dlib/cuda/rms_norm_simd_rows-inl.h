@@ -424,9 +424,9 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
     //                                       backward
     // ----------------------------------------------------------------------------------------
 
-    // A backward pass takes its streams in turns, so many values at a time. While it sums a
-    // piece it asks for memory, of the next one mostly, for the writing too.
-    constexpr size_t piece = 512;
+    // A backward pass takes its streams in turns, so many values at a time (measured). While it sums
+    // a piece it asks for memory, of the next one mostly, for the writing too.
+    constexpr size_t piece = num_floats >= 16 ? 512 : 128;
 
     template <typename T>
     struct gradient_rows
