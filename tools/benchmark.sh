@@ -21,13 +21,14 @@
 #   num_samples,k,nr,nc         shape of the tensor
 #   pass                        forward; backward; both; forward_read: forward, then a sum over
 #                               the output; fused_forward, fused_backward: with a residual, also
-#                               as add+forward, add+backward, named after what they replace
+#                               as add+forward, add+backward, named after what they replace;
+#                               forward_threads, backward_threads: what more threads bring
 #   subject                     contrib (this library), plain (the formula as plain loops),
 #                               layer_norm (dlib's), dlib_rms_norm (dlib's, if it has it);
 #                               contrib_T, plain_T: rows of type T behind pointers
 #   bound                       what it is compared with: memcpy of the tensor,
 #                               stream: src_grad += gradient_input*src, or sums of these; for a
-#                               few rows the plain loops
+#                               few rows the plain loops; the same function on 1 thread
 #   pairs                       how often function and bound were timed one after the other
 #   ratio_q1,ratio,ratio_q3     quartiles and median of (time of function)/(time of bound)
 #   target_ratio                what the median should not exceed; empty if there is no target

@@ -24,6 +24,10 @@
         add+forward     h = x + r, then our forward pass over h: what fusing saves. So is
         add+backward    our backward pass, then dx = dx + dh
 
+    What a second thread brings is measured against a forked child, where our passes use one:
+
+        forward_threads, backward_threads
+
     A few rows are in the cache, where a call costs more than moving bytes: their bound are the
     plain loops of rms_norm_plain.h.
 
@@ -46,6 +50,9 @@
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <benchmark/benchmark.h>
 #include <dlib/cmd_line_parser.h>
@@ -78,6 +85,8 @@ namespace
         backward,
         both,
         forward_read,
+        forward_threads,
+        backward_threads,
         fused_forward,
         fused_backward,
         instead_of_add_forward,
@@ -91,6 +100,8 @@ namespace
         case pass::forward: return "forward";
         case pass::backward: return "backward";
         case pass::both: return "both";
+        case pass::forward_threads: return "forward_threads";
+        case pass::backward_threads: return "backward_threads";
         case pass::fused_forward: return "fused_forward";
         case pass::fused_backward: return "fused_backward";
         case pass::instead_of_add_forward: return "add+forward";
@@ -108,6 +119,8 @@ namespace
         case pass::forward: return "memcpy";
         case pass::backward: return "stream";
         case pass::both: return "memcpy+stream";
+        case pass::forward_threads:
+        case pass::backward_threads: return "1 thread";
         case pass::fused_forward:
         case pass::fused_backward: return "stream";
         case pass::instead_of_add_forward: return "add+forward";
@@ -120,12 +133,14 @@ namespace
     {
         switch (p)
         {
-        case pass::backward: return subject.find("16") == std::string::npos ? 4 : 3;
+        case pass::backward:
+        case pass::backward_threads: return subject.find("16") == std::string::npos ? 4 : 3;
         case pass::fused_forward:
         case pass::fused_backward:
         case pass::instead_of_add_forward:
         case pass::instead_of_add_backward: return 4;
-        case pass::forward: return 2;
+        case pass::forward:
+        case pass::forward_threads: return 2;
         case pass::both: return 6;
         default: return 3;
         }
@@ -157,6 +172,12 @@ namespace
         target aim;            // as multiples of the bound
         bool is_small = false; // its bound are the plain loops
     };
+
+    long long num_values(const problem& what)
+    {
+        const rms_norm_dims& d = what.dims;
+        return d.num_samples * d.k * d.nr * d.nc;
+    }
 
     struct data
     {
@@ -674,8 +695,10 @@ namespace
             return s.passes.at(p);
         switch (p)
         {
-        case pass::forward: return s.forward;
-        case pass::backward: return s.backward;
+        case pass::forward:
+        case pass::forward_threads: return s.forward;
+        case pass::backward:
+        case pass::backward_threads: return s.backward;
         case pass::both:
             return [s](data& d)
             {
@@ -703,6 +726,61 @@ namespace
         return t.count() / static_cast<double>(calls);
     }
 
+    class child_with_one_thread
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                A forked child that has the caller's data and times f on it when told to. The pool
+                has no threads there, so our passes use the caller's alone.
+        !*/
+    public:
+        child_with_one_thread(const action& f, data& d)
+        {
+            int to_child[2], from_child[2];
+            if (pipe(to_child) != 0 || pipe(from_child) != 0 || (child = fork()) < 0)
+                throw dlib::error("can't start a child process");
+            if (child == 0)
+            {
+                close(to_child[1]);
+                long calls = 0;
+                while (read(to_child[0], &calls, sizeof(calls)) == sizeof(calls))
+                {
+                    const double t = seconds_for(f, d, calls);
+                    if (write(from_child[1], &t, sizeof(t)) != sizeof(t))
+                        break;
+                }
+                _exit(0);
+            }
+            close(to_child[0]);
+            close(from_child[1]);
+            out = to_child[1];
+            in = from_child[0];
+        }
+
+        child_with_one_thread(const child_with_one_thread&) = delete;
+
+        ~child_with_one_thread()
+        {
+            close(out);
+            close(in);
+            waitpid(child, nullptr, 0);
+        }
+
+        double seconds(long calls) const
+        {
+            double t = 0;
+            if (write(out, &calls, sizeof(calls)) != sizeof(calls) ||
+                read(in, &t, sizeof(t)) != sizeof(t))
+                throw dlib::error("the child process has ended");
+            return t;
+        }
+
+    private:
+        pid_t child = 0;
+        int in = 0;
+        int out = 0;
+    };
+
     double quantile(std::vector<double> v, double q)
     {
         std::sort(v.begin(), v.end());
@@ -726,22 +804,25 @@ namespace
         std::vector<double> ratio;
     };
 
-    result measure(data& d, const action& bound, const action& f, const effort& e)
+    // Returns the seconds that each of so many calls takes.
+    using timer = std::function<double(long calls)>;
+
+    result measure(long long size, const timer& bound, const timer& f, const effort& e)
     {
         // Short calls are repeated until the clock's own cost does not matter.
-        const long calls = static_cast<long>(std::max(1LL, 262144 / d.size()));
+        const long calls = static_cast<long>(std::max(1LL, 262144 / size));
 
         result r;
-        bound(d);
-        f(d);
+        bound(1);
+        f(1);
         double spent = 0;
         while (r.ratio.size() < e.min_pairs || (r.ratio.size() < e.max_pairs && spent < e.seconds))
         {
             const bool bound_first = r.ratio.size() % 2 == 0;
-            double b = bound_first ? seconds_for(bound, d, calls) : 0;
-            const double t = seconds_for(f, d, calls);
+            double b = bound_first ? bound(calls) : 0;
+            const double t = f(calls);
             if (!bound_first)
-                b = seconds_for(bound, d, calls);
+                b = bound(calls);
             r.bound.push_back(b);
             r.time.push_back(t);
             r.ratio.push_back(t / b);
@@ -761,9 +842,11 @@ namespace
         const rms_norm_dims& dims = d.what.dims;
         const target& aim = d.what.aim;
         const bool is_fused = p == pass::fused_forward || p == pass::fused_backward;
+        const bool is_second_thread = p == pass::forward_threads || p == pass::backward_threads;
         const bool is_instead = p == pass::instead_of_add_forward ||
             p == pass::instead_of_add_backward;
         const double aim_ratio = is_instead     ? 0.75
+            : is_second_thread                  ? (d.size() >= 262144 ? 0.65 : 1)
             : is_fused || s.bytes_per_value < 4 ? 1.3
             : p == pass::forward                ? aim.forward
             : p == pass::backward               ? aim.backward
@@ -857,7 +940,22 @@ namespace
         make_data(d, what);
         s.prepare(d);
         s.forward(d); // what backward starts from
-        const result r = measure(d, bound_action(s, p, what.is_small), subject_action(s, p), e);
+
+        const action f = subject_action(s, p);
+        const timer time_of_f = [&](long calls) { return seconds_for(f, d, calls); };
+        result r;
+        if (p == pass::forward_threads || p == pass::backward_threads)
+        {
+            const child_with_one_thread child(f, d);
+            r = measure(
+                d.size(), [&](long calls) { return child.seconds(calls); }, time_of_f, e);
+        }
+        else
+        {
+            const action bound = bound_action(s, p, what.is_small);
+            r = measure(
+                d.size(), [&](long calls) { return seconds_for(bound, d, calls); }, time_of_f, e);
+        }
         for (auto _ : state)
             state.SetIterationTime(quantile(r.time, 0.5));
         state.counters["ratio_q1"] = quantile(r.ratio, 0.25);
@@ -889,6 +987,11 @@ namespace
                     passes.clear();
                 for (const auto& own : s.passes)
                     passes.push_back(own.first);
+                if (num_threads() > 1 && s.name == "contrib" && num_values(what) > 65536)
+                {
+                    passes.push_back(pass::forward_threads);
+                    passes.push_back(pass::backward_threads);
+                }
                 for (pass p : passes)
                 {
                     if (what.is_small && p != pass::forward && p != pass::backward)

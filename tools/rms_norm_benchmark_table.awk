@@ -163,7 +163,7 @@ function print_rows_behind_pointers(threads,    i, p, s, key)
     }
 }
 
-function print_second_thread(    i, p, faster)
+function print_second_thread(    i, p)
 {
     threads = thread_list[2]
     subject = "contrib"
@@ -178,9 +178,7 @@ function print_second_thread(    i, p, faster)
         for (p = 1; p <= 2; p++)
         {
             pass = passes[p]
-            faster = us[threads, "contrib", what, pass]/us[1, "contrib", what, pass]
-            printf "%-10.2f", faster
-            judge(faster, values[what] >= 262144 ? 0.65 : 1, "1 thread")
+            printf "%-10.2f", ratio[threads, "contrib", what, passes[p] "_threads"]
         }
         print ""
     }

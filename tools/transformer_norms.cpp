@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 #include <dlib/cmd_line_parser.h>
+#include <dlib/cuda/rms_norm_plain.h>
 #include "../examples/micro_batch_trainer.h"
 #include "../examples/text_corpus.h"
 #include "../examples/transformer_model.h"
@@ -25,78 +26,6 @@ namespace
     const std::size_t num_sequences = 16;
 
     // ----------------------------------------------------------------------------------------
-
-    class textbook_rms_norm_
-    {
-        /*!
-            WHAT THIS OBJECT REPRESENTS
-                rms_norm as the loops that one writes down first.
-        !*/
-    public:
-        template <typename SUBNET>
-        void setup(const SUBNET& sub)
-        {
-            params.set_size(1, sub.get_output().k());
-            params = 1;
-        }
-
-        template <typename SUBNET>
-        void forward(const SUBNET& sub, resizable_tensor& output)
-        {
-            const tensor& x = sub.get_output();
-            output.copy_size(x);
-            scale.resize(static_cast<std::size_t>(x.num_samples()));
-            const auto size = static_cast<std::size_t>(x.k());
-            const float* in = x.host();
-            const float* const g = params.host();
-            float* out = output.host();
-            for (float& s : scale)
-            {
-                float sum = 0;
-                for (std::size_t i = 0; i < size; ++i)
-                    sum += in[i] * in[i];
-                s = 1 / std::sqrt(sum / static_cast<float>(size) + 1e-5f);
-                for (std::size_t i = 0; i < size; ++i)
-                    out[i] = in[i] * s * g[i];
-                in += size;
-                out += size;
-            }
-        }
-
-        template <typename SUBNET>
-        void backward(const tensor& gradient_input, SUBNET& sub, tensor& params_grad)
-        {
-            const auto size = static_cast<std::size_t>(params.size());
-            const float* x = sub.get_output().host();
-            const float* d = gradient_input.host();
-            const float* const g = params.host();
-            float* dx = sub.get_gradient_input().host();
-            params_grad = 0;
-            float* const dg = params_grad.host();
-            for (float s : scale)
-            {
-                float sum = 0;
-                for (std::size_t i = 0; i < size; ++i)
-                    sum += g[i] * d[i] * x[i];
-                const float m = sum * s * s * s / static_cast<float>(size);
-                for (std::size_t i = 0; i < size; ++i)
-                {
-                    dx[i] += s * g[i] * d[i] - x[i] * m;
-                    dg[i] += d[i] * x[i] * s;
-                }
-                x += size;
-                d += size;
-                dx += size;
-            }
-        }
-
-        const tensor& get_layer_params() const { return params; }
-        tensor& get_layer_params() { return params; }
-
-    private:
-        resizable_tensor params;
-        std::vector<float> scale;
-    };
 
     class textbook_layer_norm_
     {
@@ -177,6 +106,11 @@ namespace
         std::vector<float> mean;
         std::vector<float> scale;
     };
+
+    std::ostream& operator<<(std::ostream& out, const textbook_layer_norm_&)
+    {
+        return out << "textbook_layer_norm";
+    }
 
     template <typename SUBNET>
     using textbook_layer_norm = add_layer<textbook_layer_norm_, SUBNET>;
@@ -285,6 +219,32 @@ namespace
             });
     }
 
+    double time_of_plain_loops(long rows, long size)
+    {
+        const auto groups = contrib::rms_norm_rows(rows, size, true);
+        subnet_of_values sub(rows, size);
+        resizable_tensor output(rows, size), scale(rows), gamma(size), gamma_grad(size);
+        gamma = 1;
+        contrib::rms_norm_forward<float> forward;
+        contrib::rms_norm_backward<float> backward;
+        forward.groups = backward.groups = groups;
+        forward.eps = 1e-5;
+        forward.x = backward.x = sub.output.host();
+        forward.gamma = backward.gamma = gamma.host();
+        forward.y = output.host();
+        backward.scale = forward.scale = scale.host();
+        backward.d = output.host();
+        backward.dx = sub.gradient.host();
+        backward.add = true;
+        backward.dgamma = gamma_grad.host();
+        return median_time(
+            [&]
+            {
+                contrib::plain::rms_normalize(forward);
+                contrib::plain::rms_normalize_gradient(backward);
+            });
+    }
+
     template <template <typename> class NORM>
     double time_of_net(unsigned long vocabulary, const token_batch& batch)
     {
@@ -333,7 +293,7 @@ namespace
         const double gate = blocks * time_of(swiglu_(), n, 2 * hidden);
         const double num_norms = 2 * blocks + 1;
         const double norms = num_norms * time_of(contrib::rms_norm_(), n, d);
-        const double textbook = num_norms * time_of(textbook_rms_norm_(), n, d);
+        const double plain = num_norms * time_of_plain_loops(n, d);
         const double layer = num_norms * time_of(layer_norm_(), n, d);
         const double net = time_of_net<contrib::rms_norm>(vocabulary, batch);
         const double rest = net - products - attention - gate - norms;
@@ -348,7 +308,7 @@ namespace
         print("RMS norm", norms);
         print("the rest", rest);
         std::printf("In place of our RMS norm, as shares of the same time:\n");
-        print("RMS norm in textbook loops", textbook);
+        print("RMS norm in plain loops", plain);
         print("dlib's layer_norm", layer);
     }
 
