@@ -465,11 +465,15 @@ private:
         { return cost / static_cast<double>(costs.num_steps); };
         cout << fixed << setprecision(2) << "A step takes " << step_time * 1e3 << " ms on "
              << ranks.size() << (ranks.size() == 1 ? " rank: " : " ranks: ") << setprecision(0)
-             << tokens / step_time << " tokens/s" << setprecision(2) << "; in it, "
-             << per_step(costs.seconds_waiting) * 1e3 << " ms of waiting for other ranks, and "
-             << per_step(costs.seconds_adding) * 1e3 << " ms of adding gradients over ranks, "
-             << per_step(static_cast<double>(costs.bytes_sent)) / 1e6
-             << " MB sent.\nThe net's hash: " << hex << hash_of_net(net) << dec << endl;
+             << tokens / step_time << " tokens/s";
+        if (ranks.size() > 1)
+        {
+            cout << setprecision(2) << "; in it, " << per_step(costs.seconds_waiting) * 1e3
+                 << " ms of waiting for other ranks, and " << per_step(costs.seconds_adding) * 1e3
+                 << " ms of adding gradients over ranks, "
+                 << per_step(static_cast<double>(costs.bytes_sent)) / 1e6 << " MB sent";
+        }
+        cout << ".\nThe net's hash: " << hex << hash_of_net(net) << dec << endl;
     }
 
     void print_progress(double steps_per_second) const

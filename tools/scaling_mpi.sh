@@ -35,7 +35,7 @@ measure() # RANKS OPTIONS
     # Cores are given to ranks by the system: it knows what else runs.
     mpirun --oversubscribe --bind-to none -n "$ranks" "$build/examples/dnn_transformer_ex" \
         --text text --threads 1 --length 0 --steps "$steps" "$@" >out
-    awk -v batch="$4" '/^A step takes/ { print $7, batch, $4, $9, $13, $21, $28 }' out
+    awk -v batch="$4" '/^A step takes/ { print $7, batch, $4, $9, $13 + 0, $21 + 0, $28 + 0 }' out
 }
 
 ranks=1
