@@ -3,7 +3,7 @@
 
 # Trains the Transformer of the demo with RMS norm, with layer norm and without normalization, at
 # three learning rates and with two seeds each, on the same text in the same order. Writes a table
-# and draws the best of each into docs/. Takes about a quarter of an hour.
+# and draws the best of each into docs/. Takes about a quarter of an hour on two cores.
 #
 #   tools/compare_norms.sh [STEPS]
 
@@ -11,7 +11,7 @@ set -eu
 top=$(cd "$(dirname "$0")/.." && pwd)
 cd "$top"
 build=build/tools
-steps=${1:-600}
+steps=${1:-300}
 rates="0.0005 0.0015 0.0045"
 seeds="0 1"
 

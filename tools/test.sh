@@ -48,6 +48,11 @@ tools/test_transformer.sh build/release/examples/dnn_transformer_ex
 echo "== training over MPI"
 tools/test_mpi.sh build/release
 
+echo "== what tools/compare_norms.sh builds: compiles"
+# shellcheck disable=SC2046
+c++ -std=c++17 -fsyntax-only -Ibuild/release/include -I. $(pkg-config --cflags dlib-1) \
+    tools/transformer_norms.cpp
+
 echo "== benchmark"
 tools/benchmark.sh --quick --build build/release
 

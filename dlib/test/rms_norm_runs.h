@@ -18,13 +18,6 @@ namespace test
 
     // ----------------------------------------------------------------------------------------
 
-    // Sanitizers look at memory, and make the loops slow: some tests of bits then do with less.
-#ifdef __SANITIZE_ADDRESS__
-    constexpr bool is_sanitized = true;
-#else
-    constexpr bool is_sanitized = false;
-#endif
-
     inline bool same_bits(float a, float b) { return std::memcmp(&a, &b, sizeof(a)) == 0; }
 
     inline bool same_value(float a, float b)

@@ -16,6 +16,13 @@ namespace test
 
     // ----------------------------------------------------------------------------------------
 
+    // Sanitizers look at memory, and make the loops slow: some tests of bits then do with less.
+#ifdef __SANITIZE_ADDRESS__
+    constexpr bool is_sanitized = true;
+#else
+    constexpr bool is_sanitized = false;
+#endif
+
     std::map<std::string, tester*>& registered_testers();
     /*!
         ensures
