@@ -137,6 +137,7 @@ do
         print ++$n, " $. $function\n" if /^\s*__syncthreads\(\);/' "$copy/$file")
 done
 
+fault "one warp that meets at shuffles alone, runs" $rows '__syncwarp();' ''
 fault "last partial row of gamma sums dropped" $gains \
     'for (long long row = first + warp; row < end; row += warps)' \
     'for (long long row = first + warp; row < end - 1; row += warps)'
