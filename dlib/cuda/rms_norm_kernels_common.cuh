@@ -280,16 +280,15 @@ namespace dlib::contrib::cuda
     __device__ __forceinline__ double sum_of_lanes(double v, int lanes)
     /*!
         requires
-            - lanes is 1, 8 or at least 32, and all threads of the warp are here
+            - lanes is 1, 8, 16 or at least 32, and all threads of the warp are here
         ensures
             - returns the sum of v over aligned bunches of lanes threads, of at most 32
     !*/
     {
         if (lanes >= 32)
-        {
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 16));
+        if (lanes >= 16)
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 8));
-        }
         if (lanes >= 8)
         {
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 4));
@@ -302,7 +301,7 @@ namespace dlib::contrib::cuda
     __device__ __forceinline__ double sum_of_row(double v, int lanes, shared_pointer<double> shared)
     /*!
         requires
-            - lanes is 1, 8, 32 or blockDim.x, and all threads of the block are here
+            - lanes is 1, 8, 16, 32 or blockDim.x, and all threads of the block are here
             - shared has room for 32 doubles
         ensures
             - returns the sum of v over the lanes of this row to the first of them. Before
@@ -331,7 +330,7 @@ namespace dlib::contrib::cuda
     reduce_row(double v, int lanes, shared_pointer<double> shared, const F& finish)
     /*!
         requires
-            - lanes is 8, 32 or blockDim.x, and all threads of the block are here
+            - lanes is 8, 16, 32 or blockDim.x, and all threads of the block are here
             - shared has room for row_sum_doubles
         ensures
             - returns finish(the sum of v over the lanes of this row) to all of them

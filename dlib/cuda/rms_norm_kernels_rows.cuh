@@ -19,7 +19,7 @@ namespace dlib::contrib::cuda
         normalize_rows(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     /*!
         requires
-            - width is 8 or 32
+            - width is 8, 16 or 32
             - plan.lanes == width, or plan.lanes == blockDim.x and width == 32
             - 4*quads*plan.lanes >= groups.size
         WHAT THIS DOES
@@ -118,7 +118,7 @@ namespace dlib::contrib::cuda
             double* workspace)
     /*!
         requires
-            - width is 8 or 32
+            - width is 8, 16 or 32
             - plan.lanes == width, or plan.lanes == blockDim.x and width == 32
             - if (known) then
                 - plan.lanes == blockDim.x and plan.strips*4*quads*plan.lanes >= groups.size

@@ -380,16 +380,15 @@ namespace
             {
                 const rms_norm_forward_plan p = kernels::plan_rms_normalize(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(
-                    p.kernel, p.values, p.lanes == p.normalize.threads, p.parts.lanes);
+                return std::make_tuple(p.kernel, p.values, std::min(p.lanes, 33), p.parts.lanes);
             }));
         add(last_sizes_before_changes(largest_threshold / unit,
             [&](long long n)
             {
                 const rms_norm_backward_plan p = kernels::plan_rms_normalize_gradient(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(p.kernel, p.values, p.lanes == p.gradient.threads,
-                    p.parts.lanes, p.sums_in_shared);
+                return std::make_tuple(
+                    p.kernel, p.values, std::min(p.lanes, 33), p.parts.lanes, p.sums_in_shared);
             }));
         return sizes;
     }
@@ -599,7 +598,11 @@ namespace
             good = good && plan.strips * plan.values * plan_lanes(plan, g) >= g.size;
             good = good && plan.gradient.grid == plan.slices.count * plan.strips &&
                 plan.gradient.grid <= 0x7fffffff;
-            good = good && are_sound(plan.slices, (g.num_groups() + per_round - 1) / per_round);
+            const long long rounds = (g.num_groups() + per_round - 1) / per_round;
+            good = good && are_sound(plan.slices, rounds);
+            // A row of sums for 16 wide rows, which takes a 16th of their traffic.
+            if (plan.kernel == rms_norm_kernel::rows && plan.sums_in_shared && rounds >= 2048)
+                good = good && plan.slices.rounds_per_slice >= 16;
             if (is_on_chip(plan))
                 good = good && plan.strips == 1;
         }
