@@ -40,6 +40,9 @@ namespace cuda_on_cpu
         int device = 0;
         std::size_t shared_bytes_per_block = 227 * 1024;
 
+        // There is no device at all.
+        bool has_no_device = false;
+
         // Which launch from now on fails instead of running: 1 is the next, 0 none.
         unsigned failing_launch = 0;
 

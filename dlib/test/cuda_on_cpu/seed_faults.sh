@@ -23,6 +23,7 @@ long_rows=dlib/cuda/rms_norm_kernels_long_rows.cuh
 columns=dlib/cuda/rms_norm_kernels_columns.cuh
 gains=dlib/cuda/rms_norm_kernels_gains.cuh
 launch=dlib/cuda/rms_norm_launch.cu
+device=dlib/cuda/rms_norm_cuda.cpp
 plan=dlib/cuda/rms_norm_cuda_plan.h
 not_seen=0
 seen=0
@@ -282,6 +283,15 @@ fault "stream ignored" $launch 'config.stream = stream;' ''
 fault "device 0 asked" $launch \
     'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id)' \
     'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0)'
+fault "device 0 taken for the current one" $device \
+    'get_rms_norm_device(id, device.properties)' 'get_rms_norm_device(0, device.properties)'
+fault "error of cudaGetDevice not looked at" $device \
+    'check(cudaGetDevice(&id), "cudaGetDevice()");' 'cudaGetDevice(&id);'
+fault "error of a launch not looked at" $device \
+    'check(cuda::launch_rms_normalize(pass, plan, workspace, default_stream), "launch_rms_normalize()");' \
+    'cuda::launch_rms_normalize(pass, plan, workspace, default_stream);'
+fault "workspace too small" $device \
+    'workspace_on(device, plan.workspace_bytes);' 'workspace_on(device, plan.workspace_bytes/2);' 2
 fault "shared memory not asked for" $launch 'blocks.shared_bytes > 48*1024' 'false'
 fault "error of the runtime not looked at" $launch 'error != cudaSuccess || blocks.grid == 0' \
     'blocks.grid == 0'

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../rms_norm_runs.h"
+#include "device_on_cpu.h"
 #include "kernels_on_cpu.h"
 
 namespace
@@ -693,6 +694,73 @@ namespace
         DLIB_TEST(kernels::get_rms_norm_device(3, device) == cudaSuccess);
         DLIB_TEST(device.shared_bytes_per_block == 163 * 1024);
         DLIB_TEST(kernels::get_rms_norm_device(0, device) == cudaErrorInvalidDevice);
+    }
+
+    void passes_run_on_the_current_device()
+    {
+        const scoped_settings restore;
+        current_settings().record_launches = true;
+        const std::vector<float> row(8192, 1.0f);
+        device_floats x("x", row, 0, access::read_only), gamma("gamma", row, 0, access::read_only);
+        device_floats out("out", row, 0, access::read_write);
+        device_floats dgamma("dgamma", row, 0, access::read_write);
+        device_floats scale("scale", {1}, 0, access::read_write);
+        device_floats dscale("dscale", {1}, 0, access::read_write);
+        rms_norm_forward<float> forward;
+        forward.groups = make_groups(layout::plain, 1, 8192);
+        forward.x = x.get();
+        forward.y = out.get();
+        forward.scale = scale.get();
+        rms_norm_backward<float> backward;
+        backward.groups = make_groups(layout::gains, 1, 8192);
+        backward.x = backward.d = x.get();
+        backward.gamma = gamma.get();
+        backward.scale = scale.get();
+        backward.dx = out.get();
+        backward.dgamma = dgamma.get();
+        backward.dscale = dscale.get();
+
+        // What a block can have of the devices decides whether the row stays in it.
+        const auto kernels_on = [&](int device, std::size_t shared_bytes)
+        {
+            current_settings().device = device;
+            current_settings().shared_bytes_per_block = shared_bytes;
+            launches().clear();
+            run_on_device(forward);
+            run_on_device(backward);
+            return launches().size();
+        };
+        for (int repeat = 0; repeat < 2; ++repeat)
+        {
+            DLIB_TEST(kernels_on(2, most_shared_bytes) == 3);
+            DLIB_TEST(kernels_on(1, least_shared_bytes) == 5);
+        }
+        launches().clear();
+
+        const auto error_of = [](const auto& pass) -> std::string
+        {
+            try
+            {
+                run_on_device(pass);
+            }
+            catch (dlib::cuda_error& e)
+            {
+                return e.what();
+            }
+            return "";
+        };
+        current_settings().failing_launch = 1;
+        DLIB_TEST(error_of(forward) ==
+            "Error while calling launch_rms_normalize(). code: 719, reason: another error");
+        current_settings().failing_launch = 1;
+        DLIB_TEST(error_of(backward) ==
+            "Error while calling launch_rms_normalize_gradient(). code: 719, reason: another "
+            "error");
+        current_settings().has_no_device = true;
+        const std::string text =
+            "Error while calling cudaGetDevice(). code: 100, reason: no device";
+        DLIB_TEST(error_of(forward) == text && error_of(backward) == text);
+        DLIB_TEST(launches().empty());
     }
 
     // ----------------------------------------------------------------------------------------
@@ -1734,6 +1802,7 @@ namespace
                 {"kernels_change_at_the_named_sizes", kernels_change_at_the_named_sizes},
                 {"plans_are_sound_for_every_size", plans_are_sound_for_every_size},
                 {"device_is_asked", device_is_asked},
+                {"passes_run_on_the_current_device", passes_run_on_the_current_device},
                 {"every_variant_around_every_threshold", every_variant_around_every_threshold},
                 {"rows_of_whole_quads_with_runs_of_others",
                     rows_of_whole_quads_with_runs_of_others},

@@ -26,6 +26,7 @@ enum cudaError_t
 {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
+    cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorLaunchFailure = 719
 };
@@ -42,6 +43,20 @@ enum cudaFuncAttribute
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
+
+inline const char* cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorNoDevice ? "no device" : "another error";
+}
+
+inline cudaError_t cudaGetDevice(int* device)
+{
+    const cuda_on_cpu::settings& s = cuda_on_cpu::current_settings();
+    if (s.has_no_device)
+        return cudaErrorNoDevice;
+    *device = s.device;
+    return cudaSuccess;
+}
 
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device)
 {
