@@ -6,7 +6,7 @@
 # only the machine code shows. Prints a table; the exit status is 0 if every fault was seen.
 #
 #   seed_faults.sh            all faults
-#   seed_faults.sh PATTERN    those whose description holds PATTERN
+#   seed_faults.sh PATTERN    those whose description matches PATTERN
 #   seed_faults.sh --list     only say what would be done, and whether it fits the source
 
 set -euo pipefail
@@ -68,7 +68,7 @@ try()
     if [ "$pattern" = --list ]
     then
         printf '%s\n' "$1"
-    elif [[ $1 == *"$pattern"* ]]
+    elif [[ $1 =~ $pattern ]]
     then
         $check "$1"
         if [ -n "$failed" ]
