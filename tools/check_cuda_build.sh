@@ -8,16 +8,25 @@
 #   - no kernel waits for each load by itself: loads of several values come before the store of
 #     the first
 #   - no operation is fused but where the source says fma()
+#   - no kernel is launched with more threads than its launch bounds say, and each is launched
 #   - the tensor layer compiles against the installed dlib's CUDA headers
-# and prints a table of the kernels (docs/cuda_kernels.txt holds one): what a multiprocessor has in
-# flight before the first store, and how many double operations a value takes.
+# and prints a table of the kernels: what a multiprocessor has in flight before the first store, and
+# how many double operations a value takes. docs/cuda_kernels.txt has to be that table, where this is
+# the compiler that it names.
 #
 # usage: tools/check_cuda_build.sh [ARCHITECTURE...]      such as 80 90
+#        tools/check_cuda_build.sh --table                writes docs/cuda_kernels.txt
 
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 nvcc=${NVCC:-nvcc}
+write_table=0
+if [ "${1:-}" = --table ]
+then
+    write_table=1
+    shift
+fi
 architectures=("$@")
 if [ ${#architectures[@]} -eq 0 ]
 then
@@ -93,6 +102,50 @@ c++filt < "$build/log" | awk -v wanted="${#architectures[@]}" '
 
 # ------------------------------------------------------------------------------------------
 
+# KERNEL THREADS, as the launch bounds say: the same for every architecture.
+"$nvcc" "${flags[@]}" -arch "compute_$newest" -ptx "$source" -o "$build/bounds.ptx"
+c++filt < "$build/bounds.ptx" | awk '
+    /[.]entry/ {
+        kernel = $0
+        sub(/[(].*/, "", kernel)
+        sub(/.*cuda::/, "", kernel)
+        gsub(/ /, "", kernel)
+    }
+    /[.]maxntid/ { split($2, n, ","); print kernel, n[1] + 0 }' > "$build/bounds"
+
+cxx=${CXX:-g++}
+simulator=dlib/test/cuda_on_cpu
+if ! echo '#include <boost/context/detail/fcontext.hpp>' | "$cxx" -E -x c++ - > /dev/null 2>&1
+then
+    echo "launch bounds: skipped: no Boost.Context"
+elif ! "$cxx" -std=c++17 -O1 -w -rdynamic -I "$simulator/fake" "$simulator/print_launches.cpp" \
+    "$simulator/kernels_on_cpu.cpp" "$simulator/cuda_on_cpu.cpp" -lboost_context -ldl \
+    -o "$build/print_launches"
+then
+    echo "check_cuda_build: FAILED: print_launches.cpp does not compile"
+    failed=1
+else
+    "$build/print_launches" > "$build/launches"
+    awk '
+        FILENAME ~ /bounds$/ { bounds[$1] = $2 }
+        FILENAME ~ /launches$/ { launched[$1] = 1 }
+        FILENAME ~ /launches$/ && !($1 in bounds) { print "no launch bounds: " $1; bad = 1 }
+        FILENAME ~ /launches$/ && $2 > bounds[$1] {
+            print $1 " is launched with " $2 " threads, its bound is " bounds[$1]
+            bad = 1
+        }
+        END {
+            for (kernel in bounds) {
+                ++kernels
+                if (!(kernel in launched)) { print "never launched: " kernel; bad = 1 }
+            }
+            print kernels " kernels keep to their launch bounds"
+            exit bad || kernels == 0
+        }' "$build/bounds" "$build/launches" || { echo "check_cuda_build: FAILED: launch bounds"; failed=1; }
+fi
+
+# ------------------------------------------------------------------------------------------
+
 # Prints the loads and stores of each kernel in the order of the code, and what else is counted:
 #   kernel: Q4 L16 T4 S16 ...   double operations, fused float operations
 # Q and T are loads and stores of 16 bytes, L and S smaller ones.
@@ -158,14 +211,12 @@ check_accesses()
 # Reads the log of ptxas, PTX with the launch bounds, and the accesses of one architecture.
 print_table()
 {
-    local arch=$1 device=$2 ptx=$build/bounds.ptx
-    "$nvcc" "${flags[@]}" -arch "compute_$arch" -ptx "$source" -o "$ptx"
+    local arch=$1 device=$2
     echo
     echo "$device: blocks of a multiprocessor by registers and threads; bytes in flight there, loaded"
     echo "before the first store; double operations in the code, and for each value a thread keeps"
     echo
     c++filt < "$build/log" > "$build/registers"
-    c++filt < "$ptx" > "$build/bounds"
     awk -v arch="sm_$arch" '
         function name_of(text) {
             sub(/[(].*/, "", text)
@@ -181,8 +232,7 @@ print_table()
             match($0, /Used [0-9]+/)
             registers[kernel] = substr($0, RSTART + 5, RLENGTH - 5) + 0
         }
-        FILENAME ~ /bounds$/ && /[.]entry/ { kernel = name_of($0) }
-        FILENAME ~ /bounds$/ && /[.]maxntid/ { split($2, n, ","); threads[kernel] = n[1] + 0 }
+        FILENAME ~ /bounds$/ { threads[$1] = $2 }
         FILENAME ~ /accesses$/ {
             split($0, halves, " [|] ")
             split(halves[2], counts, " ")
@@ -223,16 +273,31 @@ print_table()
 cuobjdump=${CUOBJDUMP:-cuobjdump}
 if command -v "$cuobjdump" >/dev/null
 then
+    version=$("$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+    echo "What the CUDA compiler makes of the kernels, printed by tools/check_cuda_build.sh (CUDA $version)." \
+        > "$build/table"
     for arch in "${architectures[@]}"
     do
         "$cuobjdump" -sass -arch "sm_$arch" "$build/kernels.o" > "$build/code"
         check_accesses "$build/code" "sm_$arch"
         case $arch in
-            89) print_table 89 "L4, RTX 40 (sm_89)" ;;
-            90) print_table 90 "H100, H200 (sm_90)" ;;
+            89) print_table 89 "L4, RTX 40 (sm_89)" >> "$build/table" ;;
+            90) print_table 90 "H100, H200 (sm_90)" >> "$build/table" ;;
         esac
     done
-    echo "4.3 TB/s on 132 multiprocessors with a latency of 1.2 microseconds need 40 KB in flight in each."
+    echo "4.3 TB/s on 132 multiprocessors with a latency of 1.2 microseconds need 40 KB in flight in each." \
+        >> "$build/table"
+    cat "$build/table"
+    table=docs/cuda_kernels.txt
+    if [ $write_table = 1 ]
+    then
+        cp "$build/table" "$table"
+    elif [ $# = 0 ] && [ "$(head -n 1 "$build/table")" = "$(head -n 1 "$table")" ] &&
+        ! diff "$table" "$build/table"
+    then
+        echo "check_cuda_build: FAILED: $table is another table, --table writes it"
+        failed=1
+    fi
 else
     echo "no cuobjdump: looking at the PTX instead of the machine code, no table"
     "$nvcc" "${flags[@]}" -arch "compute_$newest" -ptx "$source" -o "$build/code"
@@ -243,7 +308,6 @@ fi
 
 # dlib's headers as they are when dlib was built with CUDA. Only the syntax: Debian's library
 # itself has no CUDA.
-cxx=${CXX:-g++}
 includes=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc")")")")/include
 missing=
 for header in cuda_runtime_api.h cudnn.h

@@ -1,9 +1,10 @@
 #!/bin/bash
 # License: Boost Software License   See LICENSE.txt for the full license.
 #
-# Everything that only a machine with a GPU can check, in a few minutes: builds with CUDA, runs
-# the tests on the device, runs every kernel under compute-sanitizer, runs more than 2^31 values,
-# and measures the kernels against a device-to-device copy. Ends in a short table.
+# Everything that only a machine with a GPU can check, in a few minutes: compares the kernels'
+# numbers with those of plain loops, runs more than 2^31 values, measures the kernels against a
+# device-to-device copy, with PyTorch and Liger beside them where they are installed, runs every
+# kernel under compute-sanitizer, and dtest on the device. Ends in a short table.
 #
 # usage: tools/gpu_check.sh [--dry-run] [--kernels-only]
 #
@@ -117,11 +118,36 @@ summary()
 
 jobs=$(nproc)
 
+# What needs the kernels alone comes first: it takes the least time and tells the most.
 step "build the kernels" 200 \
-    nvcc -std=c++17 -O3 --fmad=false -arch=native -lineinfo --threads "$jobs" -I. \
-    tools/rms_norm_gpu_benchmark.cu dlib/cuda/rms_norm_launch.cu \
+    nvcc -std=c++17 -O3 --fmad=false -Xcompiler -ffp-contract=off -arch=native -lineinfo \
+    --threads "$jobs" -I. tools/rms_norm_gpu_benchmark.cu dlib/cuda/rms_norm_launch.cu \
     -o "$build/rms_norm_gpu_benchmark" ||
     { summary; exit 1; }
+
+step "numbers" 60 "$build/rms_norm_gpu_benchmark" --small
+step "more than 2^31 values" 60 "$build/rms_norm_gpu_benchmark" --large
+step "benchmark" 100 "$build/rms_norm_gpu_benchmark"
+
+if [ $dry_run -eq 1 ] ||
+    python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null
+then
+    step "PyTorch and Liger" 200 python3 tools/rms_norm_gpu_peers.py
+else
+    skip "PyTorch and Liger" "no python3 with PyTorch for this GPU"
+fi
+
+for tool in memcheck racecheck initcheck
+do
+    if [ $dry_run -eq 1 ] || command -v compute-sanitizer >/dev/null
+    then
+        step "compute-sanitizer $tool" 100 \
+            compute-sanitizer --tool "$tool" --error-exitcode 1 \
+            "$build/rms_norm_gpu_benchmark" --small
+    else
+        skip "compute-sanitizer $tool" "not installed"
+    fi
+done
 
 if [ $kernels_only -eq 0 ]
 then
@@ -139,27 +165,14 @@ then
             results+=("FAILED: not found")
             status=1
         else
+            # The tests that use the device.
             step "build dtest" 280 \
                 cmake --build "$build/cmake" --target dtest --parallel "$jobs" &&
-                step "dtest on the GPU" 200 "$build/cmake/dlib/test/dtest" --runall
+                step "dtest on the GPU" 200 "$build/cmake/dlib/test/dtest" --rms_norm_functions \
+                --rms_norm_errors --rms_norm_files --test_dnn
         fi
     fi
 fi
-
-for tool in memcheck racecheck initcheck
-do
-    if [ $dry_run -eq 1 ] || command -v compute-sanitizer >/dev/null
-    then
-        step "compute-sanitizer $tool" 100 \
-            compute-sanitizer --tool "$tool" --error-exitcode 1 \
-            "$build/rms_norm_gpu_benchmark" --small
-    else
-        skip "compute-sanitizer $tool" "not installed"
-    fi
-done
-
-step "more than 2^31 values" 60 "$build/rms_norm_gpu_benchmark" --large
-step "benchmark" 100 "$build/rms_norm_gpu_benchmark"
 
 summary
 exit $status

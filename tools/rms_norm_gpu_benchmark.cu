@@ -3,14 +3,15 @@
 // How fast the CUDA kernels are, as a share of the bandwidth that copying memory on the same
 // device reaches. Needs the launchers alone, no dlib:
 //
-//     nvcc -std=c++17 -O3 -arch=native -I. tools/rms_norm_gpu_benchmark.cu
+//     nvcc -std=c++17 -O3 --fmad=false -arch=native -I. tools/rms_norm_gpu_benchmark.cu
 //         dlib/cuda/rms_norm_launch.cu -o rms_norm_gpu_benchmark
 //
-// With --small it runs every kernel once instead, for compute-sanitizer to watch. With --large it
-// runs them on tensors and on a group of more than 2^31 values and compares what comes out with
-// the same rows taken alone.
+// With --small it runs every kernel once instead, also for compute-sanitizer to watch, and compares
+// the numbers with those of plain loops. With --large it runs them on tensors and on a group of more
+// than 2^31 values and compares what comes out with the same rows taken alone.
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include <vector>
 #include <cuda_runtime.h>
 #include "dlib/cuda/rms_norm_launch.h"
+#include "dlib/cuda/rms_norm_plain.h"
 
 using namespace dlib::contrib;
 using namespace dlib::contrib::cuda;
@@ -118,28 +120,30 @@ namespace
     {
         /*!
             WHAT THIS OBJECT REPRESENTS
-                The arguments of both launchers for one shape.
+                The arguments of both launchers for one shape. Tensors begin `shift` floats after
+                an aligned address.
         !*/
     public:
-        problem(const shape& sh, const rms_norm_device& device_) :
+        explicit problem(const shape& sh, const rms_norm_device& device_, std::size_t shift_ = 0) :
             device(device_),
             groups(make_groups(sh)),
+            shift(shift_),
             n(static_cast<std::size_t>(groups.num_values())),
-            x(n),
-            y(n),
-            d(n),
-            dx(n),
+            x(n + shift),
+            y(n + shift),
+            d(n + shift),
+            dx(n + shift),
             gamma(static_cast<std::size_t>(groups.num_gains)),
             dgamma(static_cast<std::size_t>(groups.num_gains)),
             scale(static_cast<std::size_t>(groups.num_groups())),
             dscale(static_cast<std::size_t>(groups.num_groups())),
-            forward_plan(plan_rms_normalize(groups, true, device)),
-            backward_plan(plan_rms_normalize_gradient(groups, true, device)),
+            forward_plan(plan_rms_normalize(groups, shift == 0, device)),
+            backward_plan(plan_rms_normalize_gradient(groups, shift == 0, device)),
             workspace(std::max(forward_plan.workspace_bytes, backward_plan.workspace_bytes))
         {
-            fill<<<1024, 256>>>(x.get(), groups.num_values(), 1);
-            fill<<<1024, 256>>>(d.get(), groups.num_values(), 2);
-            fill<<<1024, 256>>>(dx.get(), groups.num_values(), 3);
+            fill<<<1024, 256>>>(x.get() + shift, groups.num_values(), 1);
+            fill<<<1024, 256>>>(d.get() + shift, groups.num_values(), 2);
+            fill<<<1024, 256>>>(dx.get() + shift, groups.num_values(), 3);
             fill<<<16, 256>>>(gamma.get(), groups.num_gains, 4);
             check(cudaGetLastError(), "fill");
         }
@@ -150,37 +154,49 @@ namespace
                 "cudaMemcpyAsync");
         }
 
-        void forward() const
+        rms_norm_forward<float> forward_pass() const
         {
             rms_norm_forward<float> pass;
             pass.groups = groups;
             pass.eps = 1e-5;
-            pass.x = x.get();
+            pass.x = x.get() + shift;
             pass.gamma = groups.num_gains == 0 ? nullptr : gamma.get();
-            pass.y = y.get();
+            pass.y = y.get() + shift;
             pass.scale = scale.get();
-            check(launch_rms_normalize(pass, forward_plan, workspace.get(), nullptr),
+            return pass;
+        }
+
+        rms_norm_backward<float> backward_pass() const
+        {
+            rms_norm_backward<float> pass;
+            pass.groups = groups;
+            pass.d = d.get() + shift;
+            pass.x = x.get() + shift;
+            pass.gamma = groups.num_gains == 0 ? nullptr : gamma.get();
+            pass.scale = scale.get();
+            pass.dx = dx.get() + shift;
+            pass.add = true;
+            pass.dgamma = groups.num_gains == 0 ? nullptr : dgamma.get();
+            pass.dscale = dscale.get();
+            return pass;
+        }
+
+        void forward() const
+        {
+            check(launch_rms_normalize(forward_pass(), forward_plan, workspace.get(), nullptr),
                 "launch_rms_normalize");
         }
 
         void backward() const
         {
-            rms_norm_backward<float> pass;
-            pass.groups = groups;
-            pass.d = d.get();
-            pass.x = x.get();
-            pass.gamma = groups.num_gains == 0 ? nullptr : gamma.get();
-            pass.scale = scale.get();
-            pass.dx = dx.get();
-            pass.add = true;
-            pass.dgamma = dgamma.get();
-            pass.dscale = dscale.get();
-            check(launch_rms_normalize_gradient(pass, backward_plan, workspace.get(), nullptr),
+            check(launch_rms_normalize_gradient(
+                      backward_pass(), backward_plan, workspace.get(), nullptr),
                 "launch_rms_normalize_gradient");
         }
 
         const rms_norm_device device;
         const rms_norm_groups groups;
+        const std::size_t shift;
         const std::size_t n;
         const device_array<float> x, y, d, dx, gamma, dgamma, scale, dscale;
         const rms_norm_forward_plan forward_plan;
@@ -251,20 +267,108 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
-    void run_small(const rms_norm_device& device)
+    std::vector<float> on_host(const float* from, long long count)
+    {
+        std::vector<float> out(from == nullptr ? 0 : static_cast<std::size_t>(count));
+        if (!out.empty())
+        {
+            check(cudaMemcpy(out.data(), from, out.size() * sizeof(float), cudaMemcpyDeviceToHost),
+                "cudaMemcpy");
+        }
+        return out;
+    }
+
+    long long wrong_numbers(const problem& p)
+    /*!
+        ensures
+            - runs both passes
+            - returns how many numbers are further from those of the plain loops than twice the
+              error that the contract allows
+    !*/
+    {
+        const rms_norm_groups& groups = p.groups;
+        const long long n = groups.num_values();
+        rms_norm_forward<float> f = p.forward_pass();
+        rms_norm_backward<float> b = p.backward_pass();
+        const std::vector<float> x = on_host(f.x, n), d = on_host(b.d, n), old = on_host(b.dx, n);
+        const std::vector<float> gamma = on_host(f.gamma, groups.num_gains);
+        p.forward();
+        p.backward();
+        check(cudaDeviceSynchronize(), "the kernels");
+        const std::vector<float> y = on_host(f.y, n), dx = on_host(b.dx, n);
+        const std::vector<float> scale = on_host(f.scale, groups.num_groups());
+        const std::vector<float> dscale = on_host(b.dscale, groups.num_groups());
+        const std::vector<float> dgamma = on_host(b.dgamma, groups.num_gains);
+
+        std::vector<float> plain_y(y), plain_dx(old), plain_scale(scale), plain_dscale(dscale);
+        std::vector<float> plain_dgamma(dgamma);
+        f.x = b.x = x.data();
+        f.gamma = b.gamma = gamma.empty() ? nullptr : gamma.data();
+        f.y = plain_y.data();
+        f.scale = plain_scale.data();
+        plain::rms_normalize(f);
+        b.d = d.data();
+        b.scale = plain_scale.data();
+        b.dx = plain_dx.data();
+        b.dgamma = dgamma.empty() ? nullptr : plain_dgamma.data();
+        b.dscale = plain_dscale.data();
+        plain::rms_normalize_gradient(b);
+
+        long long wrong = 0;
+        const double u = 0x1p-23;
+        const auto compare = [&](double found, double right, double bound)
+        { wrong += !(std::abs(found - right) <= bound); };
+        std::vector<double> gain_bounds(dgamma.size());
+        for (long long group = 0; group < groups.num_groups(); ++group)
+        {
+            const double s = plain_scale[group];
+            const double size = static_cast<double>(groups.size);
+            const double m = std::abs(2 * plain_dscale[group] / (s * s * size));
+            double size_of_sum = 0;
+            plain::for_each_value(groups,
+                [&](long long i, long long c)
+                {
+                    const long long at = groups.first(group) + i;
+                    const double g = gamma.empty() ? 1 : gamma[c];
+                    const double gd = std::abs(g * d[at]), dxs = std::abs(d[at] * x[at] * s);
+                    size_of_sum += gd * std::abs(x[at]);
+                    if (!gamma.empty())
+                        gain_bounds[c] += 2 * u * dxs;
+                    compare(y[at], plain_y[at], 4 * u * std::abs(plain_y[at]));
+                    // and the rounding of the sum with what was there
+                    compare(dx[at], plain_dx[at],
+                        8 * u * s * (gd + std::abs(x[at]) * s * m) + u * std::abs(plain_dx[at]));
+                });
+            compare(scale[group], s, u * s);
+            compare(dscale[group], plain_dscale[group], 4 * u * 0.5 * s * s * s * size_of_sum);
+        }
+        for (std::size_t c = 0; c < dgamma.size(); ++c)
+            compare(dgamma[c], plain_dgamma[c], gain_bounds[c]);
+        return wrong;
+    }
+
+    bool run_small(const rms_norm_device& device)
     {
         int count = 0;
+        bool good = true;
         const auto run = [&](const shape& sh)
         {
-            const problem p(sh, device);
-            p.forward();
-            p.backward();
-            check(cudaDeviceSynchronize(), sh.name);
-            ++count;
+            for (const std::size_t shift : {0, 1})
+            {
+                const problem p(sh, device, shift);
+                const long long wrong = wrong_numbers(p);
+                if (wrong != 0)
+                {
+                    std::printf("%s, %lld groups of %lld, shift %d: %lld numbers are WRONG\n",
+                        sh.name, p.groups.num_groups(), sh.size, static_cast<int>(shift), wrong);
+                }
+                good = good && wrong == 0;
+                ++count;
+            }
         };
 
-        for (const long long size : {1, 63, 64, 100, 128, 300, 512, 1024, 1027, 4096, 4100, 8192,
-                 12288, 16384, 20000, 32768, 40000})
+        for (const long long size : {1, 63, 64, 100, 128, 200, 300, 512, 1024, 1027, 4096, 4100,
+                 8192, 12288, 16384, 20000, 32768, 40000})
         {
             for (const long long rows : {1, 37})
             {
@@ -276,7 +380,8 @@ namespace
             run({"sample", 5, 4 * run_length, 1, run_length});
         for (const long long size : {3, 64, 128, 200, 256, 500, 512, 700, 1100})
             run({"channel", 2, size, 49, 1});
-        std::printf("%d shapes run\n", count);
+        std::printf("%d problems run and compared with plain loops\n", count);
+        return good;
     }
 
     // ----------------------------------------------------------------------------------------
@@ -377,7 +482,7 @@ int main(int argc, char** argv)
     check(get_rms_norm_device(0, device), "get_rms_norm_device");
 
     if (option == "--small")
-        run_small(device);
+        return run_small(device) ? 0 : 1;
     else if (option == "--large")
         return run_large(device) ? 0 : 1;
     else

@@ -74,6 +74,7 @@ namespace dlib::contrib::cuda
         return static_cast<std::size_t>(threads * values) * sizeof(double);
     }
 
+    constexpr int threads_of_rows = 128; // of a block that takes several rows
     constexpr int threads_of_parts = 256;
     constexpr long long part_size = 8192;
     constexpr int threads_of_long_columns = 512;
@@ -90,6 +91,21 @@ namespace dlib::contrib::cuda
     // ----------------------------------------------------------------------------------------
 
     inline long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
+
+    inline int lanes_of_row(long long size, int values)
+    /*!
+        ensures
+            - returns how many threads share a row if each keeps so many values: few of them for
+              short rows, because each has its share in the sums over lanes and in the scale.
+    !*/
+    {
+        for (const int lanes : {8, 16, warp_size})
+        {
+            if (size <= lanes * values)
+                return lanes;
+        }
+        return static_cast<int>(warp_size * divide_up(size, warp_size * values));
+    }
 
     inline rms_norm_launch
     make_launch(long long blocks, int threads, std::size_t shared_bytes, const rms_norm_device& d)
@@ -229,12 +245,8 @@ namespace dlib::contrib::cuda
 
         plan.kernel = rms_norm_kernel::rows;
         plan.values = size <= 8192 ? 16 : 64;
-        int threads = 128;
-        if (size <= 512)
-            plan.lanes = size <= 128 ? 8 : 32;
-        else
-            plan.lanes = threads = static_cast<int>(
-                warp_size * divide_up(size, warp_size * plan.values));
+        plan.lanes = lanes_of_row(size, plan.values);
+        const int threads = plan.lanes > warp_size ? plan.lanes : threads_of_rows;
         plan.normalize = make_launch(divide_up(num_groups, threads / plan.lanes), threads,
             row_sum_doubles * sizeof(double), device);
         return plan;
@@ -252,22 +264,23 @@ namespace dlib::contrib::cuda
         long long count = 0;
     };
 
-    inline rms_norm_slices make_rms_norm_slices(long long rounds, long long strips)
+    inline rms_norm_slices make_rms_norm_slices(long long rounds, long long strips, bool wide)
     /*!
         ensures
             - returns enough slices to keep any GPU busy if each comes in `strips` blocks, but
               slices of some length where that is possible, because each of them costs a row of
-              double sums.
+              double sums: with 8 rounds in a slice, an eighth of what the gradient reads and
+              writes. Half as many do if one block alone fills a multiprocessor (wide).
     !*/
     {
         rms_norm_slices slices;
         if (rounds == 0)
             return slices;
-        long long blocks = rounds / 8;
+        long long blocks = rounds / (wide ? 16 : 8);
         if (blocks < 128)
             blocks = 128;
-        if (blocks > 1024)
-            blocks = 1024;
+        if (blocks > (wide ? 512 : 1024))
+            blocks = wide ? 512 : 1024;
         const long long count = divide_up(blocks, strips);
         slices.rounds_per_slice = divide_up(rounds, count);
         slices.count = divide_up(rounds, slices.rounds_per_slice);
@@ -356,12 +369,8 @@ namespace dlib::contrib::cuda
             plan.sums_in_shared = size > max_gradient_row_in_registers;
             plan.values = plan.sums_in_shared ? 32 : 16;
             fits = size <= max_gradient_row_in_block;
-            threads = 128;
-            if (size <= 512)
-                plan.lanes = size <= 128 ? 8 : 32;
-            else
-                plan.lanes = threads = static_cast<int>(
-                    warp_size * divide_up(size, warp_size * plan.values));
+            plan.lanes = lanes_of_row(size, plan.values);
+            threads = plan.lanes > warp_size ? plan.lanes : threads_of_rows;
             groups_per_round = threads / plan.lanes;
             shared_bytes = row_sum_doubles * sizeof(double);
             if (plan.sums_in_shared || groups_per_round > 1)
@@ -377,7 +386,8 @@ namespace dlib::contrib::cuda
             }
             else
             {
-                plan.slices = make_rms_norm_slices(divide_up(num_groups, groups_per_round), 1);
+                plan.slices = make_rms_norm_slices(divide_up(num_groups, groups_per_round), 1,
+                    !groups.interleaved && plan.sums_in_shared);
                 plan.gradient = {plan.slices.count, threads, shared_bytes};
             }
         }
@@ -413,7 +423,7 @@ namespace dlib::contrib::cuda
                 doubles += plan.parts.rows * plan.parts.count;
             }
             plan.slices = make_rms_norm_slices(
-                divide_up(num_groups, groups_per_round), plan.strips);
+                divide_up(num_groups, groups_per_round), plan.strips, false);
             plan.gradient = {plan.slices.count * plan.strips, threads, shared_bytes};
             plan.means = doubles;
             doubles += num_groups;
@@ -428,7 +438,7 @@ namespace dlib::contrib::cuda
             {
                 plan.run_sums = doubles;
                 doubles += num_groups * groups.num_gains;
-                plan.run_slices = make_rms_norm_slices(num_groups, 1);
+                plan.run_slices = make_rms_norm_slices(num_groups, 1, false);
                 num_slices = plan.run_slices.count;
                 plan.sum_runs = make_launch(
                     num_slices * tiles, threads_of_gain_sums, sum_bytes, device);

@@ -45,7 +45,7 @@ namespace dlib::contrib::cuda
             Each group is read once and stays in the registers of its threads.
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const int size = static_cast<int>(pass.groups.size);
         const long long num_groups = pass.groups.num_groups();
         const long long stride = pass.groups.stride;
@@ -96,7 +96,7 @@ namespace dlib::contrib::cuda
     __global__ void __launch_bounds__(threads_of_long_columns, 1)
         normalize_long_columns(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const long long num_groups = pass.groups.num_groups();
         const int lane = static_cast<int>(threadIdx.x) % warp_size;
         const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -156,7 +156,7 @@ namespace dlib::contrib::cuda
             rms_norm_backward_plan plan,
             double* workspace)
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const long long num_groups = pass.groups.num_groups();
         const int lane = static_cast<int>(threadIdx.x) % warp_size;
         const int warp = static_cast<int>(threadIdx.x) / warp_size;
@@ -209,7 +209,7 @@ namespace dlib::contrib::cuda
             As gradient_rows.
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         gain_sums<values, in_shared> sums(shared + blockDim.x + warp_size);
         const bool has_sums = pass.groups.num_gains != 0;
 

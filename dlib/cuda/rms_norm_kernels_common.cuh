@@ -13,7 +13,7 @@
 // all that it needs for some quads, then computes, then stores.
 //
 // The tests compile the kernels for the CPU as well. So global memory is touched through load()
-// and store() and their like alone, and shared memory comes from shared_memory().
+// and store() and their like alone, and shared memory through shared_pointer.
 
 #include "rms_norm_cuda_plan.h"
 #include "rms_norm_pass.h"
@@ -61,12 +61,20 @@ namespace dlib::contrib::cuda
                      : "memory");
     }
 
+    template <typename T>
+    using shared_pointer = T*;
+
     extern __shared__ double2 rms_norm_shared_memory[];
 
     template <typename T>
-    __device__ __forceinline__ T* shared_memory()
+    __device__ __forceinline__ shared_pointer<T> shared_memory()
     {
         return reinterpret_cast<T*>(rms_norm_shared_memory);
+    }
+
+    __device__ __forceinline__ shared_pointer<float> shared_floats(shared_pointer<double> p)
+    {
+        return reinterpret_cast<float*>(p);
     }
 
     // 1/sqrt(v) with a relative error below 2^-18. Other devices may have other bits.
@@ -272,16 +280,15 @@ namespace dlib::contrib::cuda
     __device__ __forceinline__ double sum_of_lanes(double v, int lanes)
     /*!
         requires
-            - lanes is 1, 8 or at least 32, and all threads of the warp are here
+            - lanes is 1, 8, 16 or at least 32, and all threads of the warp are here
         ensures
             - returns the sum of v over aligned bunches of lanes threads, of at most 32
     !*/
     {
         if (lanes >= 32)
-        {
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 16));
+        if (lanes >= 16)
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 8));
-        }
         if (lanes >= 8)
         {
             v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 4));
@@ -291,10 +298,10 @@ namespace dlib::contrib::cuda
         return v;
     }
 
-    __device__ __forceinline__ double sum_of_row(double v, int lanes, double* shared)
+    __device__ __forceinline__ double sum_of_row(double v, int lanes, shared_pointer<double> shared)
     /*!
         requires
-            - lanes is 1, 8, 32 or blockDim.x, and all threads of the block are here
+            - lanes is 1, 8, 16, 32 or blockDim.x, and all threads of the block are here
             - shared has room for 32 doubles
         ensures
             - returns the sum of v over the lanes of this row to the first of them. Before
@@ -311,7 +318,7 @@ namespace dlib::contrib::cuda
             __syncthreads();
             if (warp == 0)
             {
-                v = lane < lanes / warp_size ? shared[lane] : 0;
+                v = lane < lanes / warp_size ? shared[lane] : 0.0;
                 v = sum_of_lanes(v, warp_size);
             }
         }
@@ -320,10 +327,10 @@ namespace dlib::contrib::cuda
 
     template <typename F>
     __device__ __forceinline__ float
-    reduce_row(double v, int lanes, double* shared, const F& finish)
+    reduce_row(double v, int lanes, shared_pointer<double> shared, const F& finish)
     /*!
         requires
-            - lanes is 8, 32 or blockDim.x, and all threads of the block are here
+            - lanes is 8, 16, 32 or blockDim.x, and all threads of the block are here
             - shared has room for row_sum_doubles
         ensures
             - returns finish(the sum of v over the lanes of this row) to all of them
@@ -333,15 +340,16 @@ namespace dlib::contrib::cuda
         if (lanes <= warp_size)
             return finish(v);
 
-        float* const result = reinterpret_cast<float*>(shared + row_sum_doubles - 1);
+        const shared_pointer<float> result = shared_floats(shared + (row_sum_doubles - 1));
         if (threadIdx.x == 0)
-            *result = finish(v);
+            result[0] = finish(v);
         __syncthreads();
-        return *result;
+        return result[0];
     }
 
     template <typename F>
-    __device__ __forceinline__ float reduce_column(double v, double* shared, const F& finish)
+    __device__ __forceinline__ float
+    reduce_column(double v, shared_pointer<double> shared, const F& finish)
     /*!
         requires
             - each warp holds other values of the same 32 groups, one group to a lane, and
@@ -354,7 +362,7 @@ namespace dlib::contrib::cuda
         const int lane = static_cast<int>(threadIdx.x) % warp_size;
         shared[threadIdx.x] = v;
         __syncthreads();
-        float* const results = reinterpret_cast<float*>(shared + blockDim.x);
+        const shared_pointer<float> results = shared_floats(shared + blockDim.x);
         if (threadIdx.x < warp_size)
         {
             double sum = 0;

@@ -21,7 +21,7 @@ namespace dlib::contrib::cuda
                 own places of shared memory, which nobody else touches.
         !*/
     public:
-        __device__ __forceinline__ explicit gain_sums(double* shared) :
+        __device__ __forceinline__ explicit gain_sums(shared_pointer<double> shared) :
             memory(shared + threadIdx.x / warp_size * (warp_size * count) + threadIdx.x % warp_size)
         {
 #pragma unroll
@@ -48,7 +48,7 @@ namespace dlib::contrib::cuda
         }
 
     private:
-        double* memory;
+        shared_pointer<double> memory;
         double registers[in_shared ? 1 : count];
     };
 
@@ -68,7 +68,7 @@ namespace dlib::contrib::cuda
             #sums[slice*size + i]
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const int lane = static_cast<int>(threadIdx.x) % warp_size;
         const int warp = static_cast<int>(threadIdx.x) / warp_size;
         const int warps = static_cast<int>(blockDim.x) / warp_size;

@@ -24,7 +24,7 @@ namespace dlib::contrib::cuda
               of the part, of which the first value is the i-th of its row and `left` are left
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const int lane = static_cast<int>(threadIdx.x) % parts.lanes;
         const int slot = static_cast<int>(threadIdx.x) / parts.lanes;
         const int slots = static_cast<int>(blockDim.x) / parts.lanes;
@@ -106,7 +106,7 @@ namespace dlib::contrib::cuda
             rms_norm_forward_plan plan,
             const double* workspace)
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         for (long long row = blockIdx.x; row < pass.groups.num_groups(); row += gridDim.x)
         {
             double sum = 0;
@@ -130,7 +130,7 @@ namespace dlib::contrib::cuda
             Adds up the parts of each row, or of each run of a row, and from these the mean.
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const int lane = static_cast<int>(threadIdx.x) % plan.finish_lanes;
         const int slot = static_cast<int>(threadIdx.x) / plan.finish_lanes;
         const int slots = static_cast<int>(blockDim.x) / plan.finish_lanes;

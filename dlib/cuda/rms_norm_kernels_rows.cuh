@@ -19,14 +19,14 @@ namespace dlib::contrib::cuda
         normalize_rows(rms_norm_tensor_forward<float> pass, rms_norm_forward_plan plan)
     /*!
         requires
-            - width is 8 or 32
+            - width is 8, 16 or 32
             - plan.lanes == width, or plan.lanes == blockDim.x and width == 32
             - 4*quads*plan.lanes >= groups.size
         WHAT THIS DOES
             Each row is read once and stays in the registers of its threads.
     !*/
     {
-        double* const shared = shared_memory<double>();
+        const shared_pointer<double> shared = shared_memory<double>();
         const int size = static_cast<int>(pass.groups.size);
         const long long rows = pass.groups.num_groups();
         const int lane = static_cast<int>(threadIdx.x) % plan.lanes;
@@ -118,7 +118,7 @@ namespace dlib::contrib::cuda
             double* workspace)
     /*!
         requires
-            - width is 8 or 32
+            - width is 8, 16 or 32
             - plan.lanes == width, or plan.lanes == blockDim.x and width == 32
             - if (known) then
                 - plan.lanes == blockDim.x and plan.strips*4*quads*plan.lanes >= groups.size
@@ -131,8 +131,8 @@ namespace dlib::contrib::cuda
             #workspace[plan.gain_sums + slice*groups.size + i]
     !*/
     {
-        double* const shared = shared_memory<double>();
-        double* const shared_sums = shared + row_sum_doubles;
+        const shared_pointer<double> shared = shared_memory<double>();
+        const shared_pointer<double> shared_sums = shared + row_sum_doubles;
         gain_sums<quad_size * quads, in_shared> sums(shared_sums);
         const bool has_sums = pass.groups.num_gains != 0 && pass.groups.gain_run == 1;
 
@@ -292,8 +292,8 @@ namespace dlib::contrib::cuda
     {
         const int quads = 4;
         const int width = warp_size;
-        double* const shared = shared_memory<double>();
-        double* const products = shared + row_sum_doubles;
+        const shared_pointer<double> shared = shared_memory<double>();
+        const shared_pointer<double> products = shared + row_sum_doubles;
         const int size = static_cast<int>(pass.groups.size);
         const int runs = static_cast<int>(pass.groups.num_gains);
         const int run_length = static_cast<int>(pass.groups.gain_run);
@@ -353,6 +353,9 @@ namespace dlib::contrib::cuda
             float g[quads][quad_size];
             load_gains<quads, width>(pass, begin, left, plan.quads, g);
             write_gradient<quads, width>(pass, pass.dx + offset, left, plan.quads, d, x, g, s, m);
+
+            // A block of one warp has only met at shuffles since it read the products.
+            __syncwarp();
         }
     }
 

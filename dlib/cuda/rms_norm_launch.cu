@@ -85,9 +85,10 @@ namespace dlib::contrib::cuda
         {
         case rms_norm_kernel::rows:
             on.run(plan.normalize,
-                plan.values == 64     ? normalize_rows<16, 32>
-                    : plan.lanes == 8 ? normalize_rows<4, 8>
-                                      : normalize_rows<4, 32>,
+                plan.values == 64      ? normalize_rows<16, 32>
+                    : plan.lanes == 8  ? normalize_rows<4, 8>
+                    : plan.lanes == 16 ? normalize_rows<4, 16>
+                                       : normalize_rows<4, 32>,
                 pass, plan);
             break;
         case rms_norm_kernel::long_rows:
@@ -124,9 +125,10 @@ namespace dlib::contrib::cuda
         case rms_norm_kernel::nothing: return cudaSuccess;
         case rms_norm_kernel::rows:
             on.run(plan.gradient,
-                plan.sums_in_shared   ? gradient_rows<8, 32, true, false>
-                    : plan.lanes == 8 ? gradient_rows<4, 8, false, false>
-                                      : gradient_rows<4, 32, false, false>,
+                plan.sums_in_shared    ? gradient_rows<8, 32, true, false>
+                    : plan.lanes == 8  ? gradient_rows<4, 8, false, false>
+                    : plan.lanes == 16 ? gradient_rows<4, 16, false, false>
+                                       : gradient_rows<4, 32, false, false>,
                 pass, plan, doubles);
             break;
         case rms_norm_kernel::long_rows:

@@ -79,44 +79,52 @@ namespace cuda_on_cpu
 
         std::vector<std::unique_ptr<buffer_entry>> buffers;
 
+        // Which thread touched four bytes of shared memory, and when. Time is the number of
+        // rendezvous that came before.
+        struct shared_access
+        {
+            std::uint64_t time;
+            std::uint16_t warp;
+            std::uint16_t lane; // or many_lanes of this warp
+            int line;
+        };
+
+        constexpr std::uint16_t many_lanes = warp_size;
+
+        struct shared_word
+        {
+            shared_access writer;
+            shared_access reader;
+            shared_access reader_of_another_warp; // the last one
+        };
+
         class shared_space
         {
             /*!
                 WHAT THIS OBJECT REPRESENTS
-                    The dynamic shared memory of the block that runs, between two guards.
+                    The dynamic shared memory of the block that runs, and who touched it.
             !*/
         public:
-            void* get() { return lines[num_guard_lines].words; }
+            void* get() { return lines.data(); }
 
-            void start_block(std::size_t bytes)
+            void start_block(std::size_t bytes_)
             {
-                permit_all();
-                num_words = (bytes + 3) / sizeof(std::uint32_t);
-                lines.resize(2 * num_guard_lines + (num_words + 31) / 32);
-                std::fill(begin(), end(), guard_word);
-                std::fill_n(begin() + num_guard_words, num_words, uninitialized);
-#ifdef __SANITIZE_ADDRESS__
-                char* const shared = static_cast<char*>(get());
-                __asan_poison_memory_region(begin(), num_guard_lines * sizeof(line));
-                __asan_poison_memory_region(shared + bytes, num_guard_lines * sizeof(line));
-#endif
+                bytes = bytes_;
+                lines.resize(bytes / sizeof(line) + 1);
+                history.resize(bytes / sizeof(std::uint32_t) + 1);
+                for (line& l : lines)
+                    std::fill_n(l.words, 32, uninitialized);
             }
 
-            bool guards_are_intact()
+            std::size_t size() const { return bytes; }
+
+            std::size_t offset_of(const void* p) const
             {
-                permit_all();
-                const auto is_intact = [](std::uint32_t w) { return w == guard_word; };
-                return std::all_of(begin(), begin() + num_guard_words, is_intact) &&
-                    std::all_of(begin() + num_guard_words + num_words, end(), is_intact);
+                return reinterpret_cast<std::uintptr_t>(p) -
+                    reinterpret_cast<std::uintptr_t>(lines.data());
             }
 
-            void permit_all()
-            {
-#ifdef __SANITIZE_ADDRESS__
-                if (!lines.empty())
-                    __asan_unpoison_memory_region(begin(), lines.size() * sizeof(line));
-#endif
-            }
+            shared_word& at(std::size_t offset) { return history[offset / sizeof(std::uint32_t)]; }
 
         private:
             struct alignas(128) line
@@ -124,14 +132,9 @@ namespace cuda_on_cpu
                 std::uint32_t words[32];
             };
 
-            static constexpr std::size_t num_guard_lines = 8;
-            static constexpr std::size_t num_guard_words = 32 * num_guard_lines;
-
-            std::uint32_t* begin() { return lines[0].words; }
-            std::uint32_t* end() { return begin() + 32 * lines.size(); }
-
+            std::size_t bytes = 0;
             std::vector<line> lines;
-            std::size_t num_words = 0;
+            std::vector<shared_word> history;
         };
 
         // ----------------------------------------------------------------------------------------
@@ -211,6 +214,9 @@ namespace cuda_on_cpu
             bool warps_run_ahead = false;
             std::vector<unsigned> warps;
             unsigned at_barrier = 0;
+            std::uint64_t time = 1;          // how many rendezvous there were, in all launches
+            std::uint64_t block_met = 0;     // when the block had its last
+            std::uint64_t warp_met[32] = {}; // when each warp had its last
             gpu_thread* current = nullptr;
             std::string failure;
             char* stacks = nullptr;
@@ -471,6 +477,7 @@ namespace cuda_on_cpu
         void run_block()
         {
             gpu.shared.start_block(gpu.launch.shared_bytes);
+            gpu.block_met = ++gpu.time;
             gpu.at_barrier = 0;
             gpu.ready.clear();
             // Where all threads take steps at random no warp gets far ahead of another. So every
@@ -495,8 +502,6 @@ namespace cuda_on_cpu
                 throw fault(
                     describe(describe_threads("Threads wait for others that never come."), who));
             }
-            if (!gpu.shared.guards_are_intact())
-                throw fault(describe("It wrote outside its shared memory.", who));
         }
 
         void check_limits(const launch_arguments& launch)
@@ -709,7 +714,6 @@ namespace cuda_on_cpu
         catch (const fault&)
         {
             // The fibers stand in the middle of the kernel: start again with new ones.
-            gpu.shared.permit_all();
             gpu.sectors.clear();
             gpu.accesses_at_line.clear();
             make_threads();
@@ -732,6 +736,78 @@ namespace cuda_on_cpu
     }
 
     void* shared_memory() { return gpu.shared.get(); }
+
+    namespace
+    {
+        bool is_before(const shared_access& a, const shared_access& b)
+        /*!
+            ensures
+                - returns whether b, by the thread that runs, can rely on a
+        !*/
+        {
+            if (a.time < gpu.block_met)
+                return true;
+            return a.warp == b.warp && (a.lane == b.lane || a.time < gpu.warp_met[a.warp]);
+        }
+
+        void check_shared(const void* p, std::size_t bytes, const char* what, location here)
+        {
+            const std::size_t offset = gpu.shared.offset_of(p);
+            if (offset >= gpu.shared.size() || gpu.shared.size() - offset < bytes)
+                fail(std::string(what) + " outside of shared memory.", here);
+            if (offset % bytes != 0)
+                fail("Misaligned " + std::string(what) + " in shared memory.", here);
+            if (!gpu.options.check_races)
+                return;
+
+            const bool writes = *what == 'w';
+            const unsigned thread = gpu.current->index;
+            const shared_access now = {gpu.time, static_cast<std::uint16_t>(thread / warp_size),
+                static_cast<std::uint16_t>(thread % warp_size), here.line};
+            const auto check_against = [&](const shared_access& other, const char* by_other)
+            {
+                if (is_before(other, now))
+                    return;
+                fail("Race between threads: " + std::string(what) + " at byte " +
+                        std::to_string(offset) + " of shared memory, which " +
+                        (other.lane == many_lanes
+                                ? "threads of warp " + std::to_string(other.warp)
+                                : "thread " + std::to_string(warp_size * other.warp + other.lane)) +
+                        " " + by_other + " in line " + std::to_string(other.line) +
+                        " with no rendezvous in between.",
+                    here);
+            };
+            for (std::size_t i = 0; i < bytes; i += sizeof(std::uint32_t))
+            {
+                shared_word& word = gpu.shared.at(offset + i);
+                check_against(word.writer, "wrote");
+                if (writes)
+                {
+                    check_against(word.reader, "read");
+                    check_against(word.reader_of_another_warp, "read");
+                    word.writer = now;
+                    continue;
+                }
+                const bool is_of_warp = word.reader.warp == now.warp;
+                const bool is_one_of_many = is_of_warp && !is_before(word.reader, now);
+                if (!is_of_warp)
+                    word.reader_of_another_warp = word.reader;
+                word.reader = now;
+                if (is_one_of_many)
+                    word.reader.lane = many_lanes;
+            }
+        }
+    }
+
+    void check_shared_read(const void* p, std::size_t bytes, location here)
+    {
+        check_shared(p, bytes, "read", here);
+    }
+
+    void check_shared_write(const void* p, std::size_t bytes, location here)
+    {
+        check_shared(p, bytes, "write", here);
+    }
 
     double random_factor()
     {
@@ -825,6 +901,7 @@ namespace cuda_on_cpu
         }
 
         gpu.at_barrier = 0;
+        gpu.block_met = ++gpu.time;
         self.state = thread_state::at_barrier;
         for (unsigned i = 0; i < block_size.x; ++i)
         {
@@ -841,6 +918,7 @@ namespace cuda_on_cpu
         unsigned mask,
         unsigned source_lane,
         std::uint64_t value,
+        bool orders_memory,
         location here)
     {
         gpu_thread& self = *gpu.current;
@@ -886,6 +964,8 @@ namespace cuda_on_cpu
             }
             warp[i].result = warp[warp[i].source_lane].value;
         }
+        if (orders_memory && mask == 0xffffffff >> (warp_size - num_lanes))
+            gpu.warp_met[self.index / warp_size] = ++gpu.time;
         make_ready(self.index - lane, mask);
         run_others(self.self);
         return self.result;

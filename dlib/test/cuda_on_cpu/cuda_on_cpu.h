@@ -4,9 +4,9 @@
 
 // Runs CUDA kernels on the CPU to find the faults that a GPU hides: a block's threads are
 // fibers that run in random order between rendezvous, blocks run in random order, shared
-// memory starts as NaN, and every access to global memory is checked and counted. What the
-// kernels see of it is in fake/cuda_runtime_api.h; this is what tests see, and below it what
-// the two share.
+// memory starts as NaN, every access to global memory is checked and counted, and every access to
+// shared memory is checked. What the kernels see of it is in fake/cuda_runtime_api.h; this is what
+// tests see, and below it what the two share.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,10 +40,14 @@ namespace cuda_on_cpu
         int device = 0;
         std::size_t shared_bytes_per_block = 227 * 1024;
 
+        // There is no device at all.
+        bool has_no_device = false;
+
         // Which launch from now on fails instead of running: 1 is the next, 0 none.
         unsigned failing_launch = 0;
 
-        // Look for blocks of one launch that touch each other's memory.
+        // Look for blocks of one launch that touch each other's memory, and for threads of one
+        // block that do so in shared memory with no rendezvous in between.
         bool check_races = true;
 
         // Fill launches().
@@ -214,6 +218,17 @@ namespace cuda_on_cpu
 
     void* shared_memory();
 
+    void check_shared_read(const void* p, std::size_t bytes, location here);
+    void check_shared_write(const void* p, std::size_t bytes, location here);
+    /*!
+        requires
+            - bytes is a multiple of 4
+        ensures
+            - fails if another thread of the block has touched these bytes, one of the two writes,
+              and neither a __syncthreads() nor a __syncwarp() of all lanes of their common warp
+              came in between. Other warp operations order the threads but not their memory.
+    !*/
+
     double random_factor();
     /*!
         ensures
@@ -231,6 +246,7 @@ namespace cuda_on_cpu
         unsigned mask,
         unsigned source_lane,
         std::uint64_t value,
+        bool orders_memory,
         location here);
     /*!
         ensures

@@ -1,6 +1,7 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// Tensors come to the launchers as they do with CUDA, through rms_norm_tensors.h.
+// Tensors come to the launchers as they do with CUDA, through rms_norm_tensors.h and
+// rms_norm_cuda.cpp.
 
 #include "cuda_on_cpu_backend.h"
 
@@ -8,9 +9,9 @@
 #include <iostream>
 #include <limits>
 #include <memory>
-#include <stdexcept>
 
-#include "kernels_on_cpu.h"
+#include "cuda_on_cpu.h"
+#include "device_on_cpu.h"
 
 namespace test
 {
@@ -53,21 +54,8 @@ namespace test
                 return add(t.host(), t.size(), access::read_write);
             }
 
-            void run(const rms_norm_forward<float>& pass)
-            {
-                const auto plan = kernels::plan_rms_normalize(
-                    pass.groups, kernels::is_aligned(pass), properties());
-                void* const memory = workspace(plan.workspace_bytes);
-                check(kernels::launch_rms_normalize(pass, plan, memory, nullptr));
-            }
-
-            void run(const rms_norm_backward<float>& pass)
-            {
-                const auto plan = kernels::plan_rms_normalize_gradient(
-                    pass.groups, kernels::is_aligned(pass), properties());
-                void* const memory = workspace(plan.workspace_bytes);
-                check(kernels::launch_rms_normalize_gradient(pass, plan, memory, nullptr));
-            }
+            void run(const rms_norm_forward<float>& pass) { run_on_device(pass); }
+            void run(const rms_norm_backward<float>& pass) { run_on_device(pass); }
 
         private:
             struct entry
@@ -87,27 +75,7 @@ namespace test
                 return begin;
             }
 
-            double* workspace(std::size_t bytes)
-            {
-                doubles.assign(bytes / sizeof(double), std::numeric_limits<double>::quiet_NaN());
-                return add(doubles.data(), doubles.size(), access::read_write);
-            }
-
-            static kernels::rms_norm_device properties()
-            {
-                kernels::rms_norm_device device;
-                check(kernels::get_rms_norm_device(cuda_on_cpu::current_settings().device, device));
-                return device;
-            }
-
-            static void check(cudaError_t error)
-            {
-                if (error != cudaSuccess)
-                    throw std::runtime_error("the runtime returned " + std::to_string(error));
-            }
-
             std::vector<entry> buffers;
-            std::vector<double> doubles;
         };
     }
 

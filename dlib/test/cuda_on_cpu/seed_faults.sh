@@ -2,11 +2,11 @@
 # License: Boost Software License   See LICENSE.txt for the full license.
 #
 # Shows that the tests of the CUDA kernels can fail: puts one fault at a time into a copy of the
-# kernels, builds them, and looks whether a test fails. Prints a table; the exit status is 0 if
-# every fault was seen.
+# kernels, builds them, and looks whether a test fails, or tools/check_cuda_build.sh for faults that
+# only the machine code shows. Prints a table; the exit status is 0 if every fault was seen.
 #
 #   seed_faults.sh            all faults
-#   seed_faults.sh PATTERN    those whose description holds PATTERN
+#   seed_faults.sh PATTERN    those whose description matches PATTERN
 #   seed_faults.sh --list     only say what would be done, and whether it fits the source
 
 set -euo pipefail
@@ -23,12 +23,13 @@ long_rows=dlib/cuda/rms_norm_kernels_long_rows.cuh
 columns=dlib/cuda/rms_norm_kernels_columns.cuh
 gains=dlib/cuda/rms_norm_kernels_gains.cuh
 launch=dlib/cuda/rms_norm_launch.cu
+device=dlib/cuda/rms_norm_cuda.cpp
 plan=dlib/cuda/rms_norm_cuda_plan.h
 not_seen=0
 seen=0
 
 mkdir "$copy"
-cp -r "$source_dir/CMakeLists.txt" "$source_dir/cmake" "$source_dir/dlib" "$copy/"
+cp -r "$source_dir/CMakeLists.txt" "$source_dir/cmake" "$source_dir/dlib" "$source_dir/tools" "$copy/"
 cp "$source_dir/LICENSE.txt" "$source_dir/README.md" "$copy/" 2> /dev/null || true
 
 # ------------------------------------------------------------------------------------------
@@ -53,15 +54,23 @@ build_and_test()
     fi
 }
 
+look_at_machine_code()
+# The same with tools/check_cuda_build.sh.
+{
+    failed=$("$copy/tools/check_cuda_build.sh" 90 2>&1 | grep -a -m 1 'FAILED: ' || true)
+}
+
+check=build_and_test
+
 try()
 # try DESCRIPTION FILE: tests $copy/FILE as it is now and puts the original back
 {
     if [ "$pattern" = --list ]
     then
         printf '%s\n' "$1"
-    elif [[ $1 == *"$pattern"* ]]
+    elif [[ $1 =~ $pattern ]]
     then
-        build_and_test "$1"
+        $check "$1"
         if [ -n "$failed" ]
         then
             seen=$((seen + 1))
@@ -137,6 +146,7 @@ do
         print ++$n, " $. $function\n" if /^\s*__syncthreads\(\);/' "$copy/$file")
 done
 
+fault "one warp that meets at shuffles alone, runs" $rows '__syncwarp();' ''
 fault "last partial row of gamma sums dropped" $gains \
     'for (long long row = first + warp; row < end; row += warps)' \
     'for (long long row = first + warp; row < end - 1; row += warps)'
@@ -229,6 +239,42 @@ fault "half of a warp in the mask of a shuffle" $common \
 fault "half a warp left out of the sum" $common \
     'v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 16));' ''
 
+fault "order of a sum by alignment, rows" $rows \
+    'sum = add_square(sum, x[q][e]);' 'sum = add_square(sum, x[q][plan.quads ? e : 3 - e]);'
+fault "order of a sum by alignment, gradient of rows" $rows \
+    'for (int e = 0; e < quad_size; ++e) { const double t = product(' \
+    'for (int f = 0; f < quad_size; ++f) { const int e = plan.quads ? f : 3 - f;
+        const double t = product('
+fault "order of a sum by alignment, rows side by side" $rows \
+    'sum = __dadd_rn(sum, shared_sums[j*capacity + i]);' \
+    'sum = __dadd_rn(sum, shared_sums[(j + plan.quads)%slots*capacity + i]);'
+fault "order of a sum by alignment, runs" $rows \
+    'products[run*run_length + i]' \
+    'products[run*run_length + (plan.quads ? i : run_length - 1 - i)]'
+fault "order of a sum by alignment, squares of parts" $long_rows \
+    'sum = add_square(sum, x[0][e]);' 'sum = add_square(sum, x[0][plan.quads ? e : 3 - e]);'
+fault "order of a sum by alignment, products of parts" $long_rows \
+    'sum = fma(product(d[0][e], x[0][e]), static_cast<double>(g[0][e]), sum);' \
+    'const int f = plan.quads ? e : 3 - e;
+    sum = fma(product(d[0][f], x[0][f]), static_cast<double>(g[0][f]), sum);'
+fault "order of a sum by block, lanes" $common \
+    'v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 4));
+    v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 2));' \
+    'v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, blockIdx.x%2 == 0 ? 4 : 2));
+    v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, blockIdx.x%2 == 0 ? 2 : 4));'
+fault "order of a sum by block, columns" $common \
+    'sum = __dadd_rn(sum, shared[i]);' \
+    'sum = __dadd_rn(sum, shared[(i + warp_size*blockIdx.x)%blockDim.x]);'
+fault "order of a sum by place, gradient of columns" $columns \
+    'for (int v = 0; v < values; ++v) { const float g = known' \
+    'for (int w = 0; w < values; ++w) { const int v = first_group == 0 ? w : values - 1 - w;
+        const float g = known'
+fault "order of a sum by grid, slices" $gains \
+    'total = __dadd_rn(total, shared[j]);' \
+    'total = __dadd_rn(total, shared[(j + warp_size*gridDim.x)%blockDim.x]);'
+fault "lanes by the number of groups" $plan \
+    'parts.lanes = length <= 64 ? 8' 'parts.lanes = length <= 64 && rows%2 == 0 ? 8'
+
 fault "grid limit dropped" $plan 'blocks < d.max_grid ? blocks : d.max_grid' 'blocks'
 fault "workspace a hundred times too large" $plan \
     'static_cast<std::size_t>(doubles)*sizeof(double)' \
@@ -237,9 +283,46 @@ fault "stream ignored" $launch 'config.stream = stream;' ''
 fault "device 0 asked" $launch \
     'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id)' \
     'cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0)'
+fault "device 0 taken for the current one" $device \
+    'get_rms_norm_device(id, device.properties)' 'get_rms_norm_device(0, device.properties)'
+fault "error of cudaGetDevice not looked at" $device \
+    'check(cudaGetDevice(&id), "cudaGetDevice()");' 'cudaGetDevice(&id);'
+fault "error of a launch not looked at" $device \
+    'check(cuda::launch_rms_normalize(pass, plan, workspace, default_stream), "launch_rms_normalize()");' \
+    'cuda::launch_rms_normalize(pass, plan, workspace, default_stream);'
+fault "workspace too small" $device \
+    'workspace_on(device, plan.workspace_bytes);' 'workspace_on(device, plan.workspace_bytes/2);' 2
 fault "shared memory not asked for" $launch 'blocks.shared_bytes > 48*1024' 'false'
 fault "error of the runtime not looked at" $launch 'error != cudaSuccess || blocks.grid == 0' \
     'blocks.grid == 0'
+
+# ------------------------------------------------------------------------------------------
+
+if [ "$pattern" = --list ] || command -v "${NVCC:-nvcc}" > /dev/null
+then
+    check=look_at_machine_code
+    if [ "$pattern" != --list ]
+    then
+        look_at_machine_code
+        if [ -n "$failed" ]
+        then
+            echo "seed_faults.sh: without any fault this fails: $failed" >&2
+            exit 2
+        fi
+    fi
+    fault "machine code: launch bounds smaller than the launch" $rows \
+        '__launch_bounds__(in_shared ? 512 : 256,' '__launch_bounds__(256,'
+    fault "machine code: registers spilled" $columns \
+        '__launch_bounds__(512, 1) gradient_columns' '__launch_bounds__(1024, 1) gradient_columns'
+    fault "machine code: loads that wait for stores" $columns \
+        'constexpr int column_step = 8;' 'constexpr int column_step = 1;'
+    fault "machine code: no quads" $common 'if (by_quads)' 'if (false)' 1
+    fault "machine code: fused operations" $common \
+        '__fsub_rn(__fmul_rn(g, d), __fmul_rn(__fmul_rn(x, s), m))' \
+        'fmaf(g, d, -__fmul_rn(__fmul_rn(x, s), m))'
+else
+    echo "no nvcc: faults that the machine code shows are left out"
+fi
 
 # ------------------------------------------------------------------------------------------
 

@@ -23,18 +23,19 @@ namespace toy_kernels
 
     __global__ void reverse_block(const float* in, float* out, bool with_barrier)
     {
-        float* shared = shared_memory<float>();
+        const shared_pointer<float> shared = shared_memory<float>();
         const unsigned i = threadIdx.x;
         const unsigned base = blockIdx.x * blockDim.x;
         shared[i] = load(in + base + i);
         if (with_barrier)
             __syncthreads();
-        store(out + base + i, shared[blockDim.x - 1 - i]);
+        const float value = shared[blockDim.x - 1 - i];
+        store(out + base + i, value);
     }
 
     __global__ void sum_rounds(float* out, int rounds, bool with_second_barrier)
     {
-        float* shared = shared_memory<float>();
+        const shared_pointer<float> shared = shared_memory<float>();
         const unsigned warp = threadIdx.x / 32;
         for (int round = 0; round < rounds; ++round)
         {
@@ -48,11 +49,65 @@ namespace toy_kernels
             {
                 float sum = 0;
                 for (unsigned i = 0; i < blockDim.x / 32; ++i)
-                    sum += shared[i];
+                    sum += static_cast<float>(shared[i]);
                 store(out + round, sum);
             }
             if (with_second_barrier)
                 __syncthreads();
+        }
+    }
+
+    enum class meeting
+    {
+        none,
+        shuffle,
+        half_warp,
+        warp,
+        block
+    };
+
+    void meet(meeting kind)
+    {
+        if (kind == meeting::shuffle)
+            __shfl_xor_sync(all_lanes, 0, 1);
+        else if (kind == meeting::half_warp)
+            __syncwarp(threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u);
+        else if (kind == meeting::warp)
+            __syncwarp();
+        else if (kind == meeting::block)
+            __syncthreads();
+    }
+
+    __global__ void read_from_neighbour(meeting kind, unsigned distance)
+    {
+        const shared_pointer<double> shared = shared_memory<double>();
+        shared[threadIdx.x] = threadIdx.x;
+        meet(kind);
+        const double value = shared[threadIdx.x ^ distance];
+        static_cast<void>(value);
+    }
+
+    __global__ void write_again_what_all_read(meeting kind)
+    {
+        const shared_pointer<float> shared = shared_memory<float>();
+        for (int round = 0; round < 3; ++round)
+        {
+            if (threadIdx.x == 5)
+                shared[1] = 1.0f;
+            __syncthreads();
+            const float value = shared[1];
+            static_cast<void>(value);
+            meet(kind);
+        }
+    }
+
+    __global__ void write_the_same(meeting kind)
+    {
+        for (unsigned turn = 0; turn < blockDim.x; ++turn)
+        {
+            if (threadIdx.x == turn)
+                shared_memory<float>()[0] = 1.0f;
+            meet(kind);
         }
     }
 
@@ -171,21 +226,21 @@ namespace toy_kernels
 
     __global__ void read_uninitialized(float* out)
     {
-        float* shared = shared_memory<float>();
-        store(out + blockIdx.x, shared[5]);
+        const shared_pointer<float> shared = shared_memory<float>();
+        const float value = shared[5];
+        store(out + blockIdx.x, value);
         shared[5] = 1;
     }
 
     __global__ void read_uninitialized_double(double* out)
     {
-        store(out + blockIdx.x, shared_memory<double>()[2]);
+        const double value = shared_memory<double>()[2];
+        store(out + blockIdx.x, value);
     }
 
-    // AddressSanitizer would stop the program.
-    __attribute__((no_sanitize("address"))) __global__ void write_shared(int at)
-    {
-        shared_memory<float>()[at] = 1;
-    }
+    __global__ void write_shared(int at) { shared_memory<float>()[at] = 1; }
+
+    __global__ void write_misaligned() { (shared_memory<float>() + 1).as<double>()[0] = 1; }
 
     __global__ void read_strided(const float* in, unsigned stride)
     {
@@ -292,6 +347,8 @@ namespace
             DLIB_TEST(reverse(out, threads, true) == cudaSuccess);
             DLIB_TEST(is_reversed(out, threads));
         }
+        const scoped_settings restore;
+        current_settings().check_races = false;
         for (int repeat = 0; repeat < 20; ++repeat)
         {
             DLIB_TEST(reverse(out, 64, false) == cudaSuccess);
@@ -373,6 +430,59 @@ namespace
         const scoped_settings restore;
         current_settings().check_races = false;
         DLIB_TEST(touching(between_blocks::all_write) == "");
+    }
+
+    void test_races_in_shared_memory()
+    {
+        const auto neighbours = [](meeting kind, unsigned distance)
+        { return fault_of([=]() { launch(read_from_neighbour, 2, 64, 512, kind, distance); }); };
+        const auto again = [](meeting kind, unsigned threads)
+        { return fault_of([=]() { launch(write_again_what_all_read, 2, threads, 8, kind); }); };
+        const auto same = [](meeting kind, unsigned threads)
+        { return fault_of([=]() { launch(write_the_same, 2, threads, 4, kind); }); };
+
+        for (int repeat = 0; repeat < 20; ++repeat)
+        {
+            // A shuffle makes threads wait for each other, but not for what they wrote.
+            for (const meeting kind : {meeting::none, meeting::shuffle})
+            {
+                DLIB_TEST(neighbours(kind, 0) == "");
+                DLIB_TEST(has(neighbours(kind, 1), "Race between threads"));
+                DLIB_TEST(has(neighbours(kind, 32), "Race between threads"));
+                DLIB_TEST(has(again(kind, 32), "Race between threads"));
+                DLIB_TEST(has(again(kind, 64), "Race between threads"));
+                DLIB_TEST(has(same(kind, 32), "Race between threads"));
+            }
+
+            DLIB_TEST(neighbours(meeting::half_warp, 0) == "");
+            DLIB_TEST(has(neighbours(meeting::half_warp, 16), "Race between threads"));
+
+            DLIB_TEST(neighbours(meeting::warp, 1) == "");
+            DLIB_TEST(has(neighbours(meeting::warp, 32), "Race between threads"));
+            DLIB_TEST(again(meeting::warp, 32) == "");
+            DLIB_TEST(has(again(meeting::warp, 64), "Race between threads"));
+            DLIB_TEST(same(meeting::warp, 32) == "");
+            DLIB_TEST(has(same(meeting::warp, 64), "Race between threads"));
+
+            DLIB_TEST(neighbours(meeting::block, 32) == "");
+            DLIB_TEST(again(meeting::block, 64) == "");
+            DLIB_TEST(same(meeting::block, 64) == "");
+        }
+
+        std::string text = again(meeting::shuffle, 32);
+        DLIB_TEST_MSG(has(text, "thread 5, test_cuda_on_cpu.cpp:"), text);
+        DLIB_TEST_MSG(has(text,
+                          "write at byte 4 of shared memory, which threads of warp 0 read in "
+                          "line "),
+            text);
+        text = neighbours(meeting::shuffle, 2);
+        DLIB_TEST_MSG(has(text, "read at byte "), text);
+        DLIB_TEST_MSG(has(text, " of shared memory, which thread "), text);
+        DLIB_TEST_MSG(has(text, " wrote in line "), text);
+
+        const scoped_settings restore;
+        current_settings().check_races = false;
+        DLIB_TEST(neighbours(meeting::none, 32) == "");
     }
 
     void test_warps()
@@ -467,8 +577,10 @@ namespace
         const auto writing = [](int at)
         { return fault_of([=]() { launch(write_shared, 1, 1, 24, at); }); };
         DLIB_TEST(writing(5) == "");
-        DLIB_TEST(has(writing(6), "outside its shared memory"));
-        DLIB_TEST(has(writing(-1), "outside its shared memory"));
+        DLIB_TEST(has(writing(6), "write outside of shared memory"));
+        DLIB_TEST(has(writing(-1), "write outside of shared memory"));
+        const std::string text = fault_of([]() { launch(write_misaligned, 1, 1, 24); });
+        DLIB_TEST_MSG(has(text, "Misaligned write in shared memory"), text);
     }
 
     void test_limits()
@@ -596,6 +708,7 @@ namespace
             test_barriers();
             print_spinner();
             test_races();
+            test_races_in_shared_memory();
             test_warps();
             print_spinner();
             test_global_memory();

@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <set>
 #include <string>
 #include <tuple>
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "../rms_norm_runs.h"
+#include "device_on_cpu.h"
 #include "kernels_on_cpu.h"
 
 namespace
@@ -111,6 +114,7 @@ namespace
         }
 
         void* get() { return memory.empty() ? nullptr : memory.data(); }
+        const std::vector<double>& values() const { return memory; }
         traffic counts() const { return counts_of(visible); }
 
     private:
@@ -134,6 +138,7 @@ namespace
     struct run_result
     {
         rms_norm_result numbers;
+        std::vector<double> sums; // the workspace
         cudaError_t error = cudaSuccess;
         traffic src, dest, scale, gamma;
         traffic gradient_input, src_grad, gamma_grad, dscale;
@@ -174,6 +179,7 @@ namespace
         r.error = kernels::launch_rms_normalize(pass, plan, workspace.get(), s.stream);
         r.numbers.dest = dest.values();
         r.numbers.scale = scale.values();
+        r.sums = workspace.values();
         r.src = src.counts();
         r.dest = dest.counts();
         r.scale = scale.counts();
@@ -221,6 +227,7 @@ namespace
         r.numbers.src_grad = src_grad.values();
         r.numbers.gamma_grad = gamma_grad.values();
         r.numbers.dscale = dscale.values();
+        r.sums = workspace.values();
         r.src = src.counts();
         r.gamma = gamma.counts();
         r.gradient_input = gradient_input.counts();
@@ -380,16 +387,15 @@ namespace
             {
                 const rms_norm_forward_plan p = kernels::plan_rms_normalize(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(
-                    p.kernel, p.values, p.lanes == p.normalize.threads, p.parts.lanes);
+                return std::make_tuple(p.kernel, p.values, std::min(p.lanes, 33), p.parts.lanes);
             }));
         add(last_sizes_before_changes(largest_threshold / unit,
             [&](long long n)
             {
                 const rms_norm_backward_plan p = kernels::plan_rms_normalize_gradient(
                     make_groups(kind, 8, unit * n), true, device);
-                return std::make_tuple(p.kernel, p.values, p.lanes == p.gradient.threads,
-                    p.parts.lanes, p.sums_in_shared);
+                return std::make_tuple(
+                    p.kernel, p.values, std::min(p.lanes, 33), p.parts.lanes, p.sums_in_shared);
             }));
         return sizes;
     }
@@ -481,22 +487,6 @@ namespace
             plan_rms_normalize_gradient(row, true, small).kernel == rms_norm_kernel::long_rows);
     }
 
-    // The launch bounds of the kernels, which are not looked at on the CPU.
-    int most_threads(const rms_norm_forward_plan& plan)
-    {
-        if (plan.kernel == rms_norm_kernel::long_rows)
-            return 256;
-        return plan.kernel == rms_norm_kernel::columns && plan.values > 8 ? 1024 : 512;
-    }
-
-    int most_threads(const rms_norm_backward_plan& plan)
-    {
-        const bool rows = plan.kernel == rms_norm_kernel::rows ||
-            plan.kernel == rms_norm_kernel::long_rows ||
-            plan.kernel == rms_norm_kernel::long_run_rows;
-        return rows && !plan.sums_in_shared ? 256 : 512;
-    }
-
     bool is_launch_of(const rms_norm_launch& launch,
         long long blocks,
         int threads,
@@ -512,7 +502,7 @@ namespace
         const rms_norm_device& device)
     {
         const int threads = main_launch(plan).threads;
-        return threads > 0 && threads % 32 == 0 && threads <= most_threads(plan) &&
+        return threads > 0 && threads % 32 == 0 &&
             (plan_lanes(plan, groups) == 0 || threads % plan_lanes(plan, groups) == 0) &&
             main_launch(plan).shared_bytes <= device.shared_bytes_per_block;
     }
@@ -599,7 +589,11 @@ namespace
             good = good && plan.strips * plan.values * plan_lanes(plan, g) >= g.size;
             good = good && plan.gradient.grid == plan.slices.count * plan.strips &&
                 plan.gradient.grid <= 0x7fffffff;
-            good = good && are_sound(plan.slices, (g.num_groups() + per_round - 1) / per_round);
+            const long long rounds = (g.num_groups() + per_round - 1) / per_round;
+            good = good && are_sound(plan.slices, rounds);
+            // A row of sums for 16 wide rows, which takes a 16th of their traffic.
+            if (plan.kernel == rms_norm_kernel::rows && plan.sums_in_shared && rounds >= 2048)
+                good = good && plan.slices.rounds_per_slice >= 16;
             if (is_on_chip(plan))
                 good = good && plan.strips == 1;
         }
@@ -700,6 +694,73 @@ namespace
         DLIB_TEST(kernels::get_rms_norm_device(3, device) == cudaSuccess);
         DLIB_TEST(device.shared_bytes_per_block == 163 * 1024);
         DLIB_TEST(kernels::get_rms_norm_device(0, device) == cudaErrorInvalidDevice);
+    }
+
+    void passes_run_on_the_current_device()
+    {
+        const scoped_settings restore;
+        current_settings().record_launches = true;
+        const std::vector<float> row(8192, 1.0f);
+        device_floats x("x", row, 0, access::read_only), gamma("gamma", row, 0, access::read_only);
+        device_floats out("out", row, 0, access::read_write);
+        device_floats dgamma("dgamma", row, 0, access::read_write);
+        device_floats scale("scale", {1}, 0, access::read_write);
+        device_floats dscale("dscale", {1}, 0, access::read_write);
+        rms_norm_forward<float> forward;
+        forward.groups = make_groups(layout::plain, 1, 8192);
+        forward.x = x.get();
+        forward.y = out.get();
+        forward.scale = scale.get();
+        rms_norm_backward<float> backward;
+        backward.groups = make_groups(layout::gains, 1, 8192);
+        backward.x = backward.d = x.get();
+        backward.gamma = gamma.get();
+        backward.scale = scale.get();
+        backward.dx = out.get();
+        backward.dgamma = dgamma.get();
+        backward.dscale = dscale.get();
+
+        // What a block can have of the devices decides whether the row stays in it.
+        const auto kernels_on = [&](int device, std::size_t shared_bytes)
+        {
+            current_settings().device = device;
+            current_settings().shared_bytes_per_block = shared_bytes;
+            launches().clear();
+            run_on_device(forward);
+            run_on_device(backward);
+            return launches().size();
+        };
+        for (int repeat = 0; repeat < 2; ++repeat)
+        {
+            DLIB_TEST(kernels_on(2, most_shared_bytes) == 3);
+            DLIB_TEST(kernels_on(1, least_shared_bytes) == 5);
+        }
+        launches().clear();
+
+        const auto error_of = [](const auto& pass) -> std::string
+        {
+            try
+            {
+                run_on_device(pass);
+            }
+            catch (dlib::cuda_error& e)
+            {
+                return e.what();
+            }
+            return "";
+        };
+        current_settings().failing_launch = 1;
+        DLIB_TEST(error_of(forward) ==
+            "Error while calling launch_rms_normalize(). code: 719, reason: another error");
+        current_settings().failing_launch = 1;
+        DLIB_TEST(error_of(backward) ==
+            "Error while calling launch_rms_normalize_gradient(). code: 719, reason: another "
+            "error");
+        current_settings().has_no_device = true;
+        const std::string text =
+            "Error while calling cudaGetDevice(). code: 100, reason: no device";
+        DLIB_TEST(error_of(forward) == text && error_of(backward) == text);
+        DLIB_TEST(launches().empty());
     }
 
     // ----------------------------------------------------------------------------------------
@@ -944,6 +1005,192 @@ namespace
         {
             DLIB_TEST_MSG(same_bits(found[group], expected[group]),
                 group << ": " << found[group] << " " << expected[group]);
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    std::vector<std::size_t> in_random_order(random_source& rnd, long long begin, long long end)
+    {
+        std::vector<std::size_t> order(static_cast<std::size_t>(end - begin));
+        std::iota(order.begin(), order.end(), static_cast<std::size_t>(begin));
+        std::shuffle(order.begin(), order.end(), rnd);
+        return order;
+    }
+
+    std::size_t place_of(const rms_norm_problem& p, std::size_t group, std::size_t i)
+    {
+        const rms_norm_groups g = groups_of(p);
+        return static_cast<std::size_t>(
+            g.first(static_cast<long long>(group)) + static_cast<long long>(i) * g.stride);
+    }
+
+    void copy_group(const rms_norm_problem& from,
+        std::size_t group,
+        rms_norm_problem& to,
+        std::size_t to_group)
+    {
+        for (std::size_t i = 0; i < static_cast<std::size_t>(groups_of(from).size); ++i)
+        {
+            const std::size_t a = place_of(from, group, i);
+            const std::size_t b = place_of(to, to_group, i);
+            to.src[b] = from.src[a];
+            to.gradient_input[b] = from.gradient_input[a];
+            to.old_src_grad[b] = from.old_src_grad[a];
+        }
+    }
+
+    rms_norm_problem
+    problem_between_floats(random_source& rnd, layout kind, long long num_groups, long long size)
+    /*!
+        requires
+            - size > 4
+        ensures
+            - returns a problem whose scales are as near to the middle between two floats as doubles
+              get: it is the rounding of their sums that decides which of the two they are.
+    !*/
+    {
+        rms_norm_problem p = make_problem(rnd, kind, num_groups, size);
+        for (std::size_t group = 0; group < static_cast<std::size_t>(num_groups); ++group)
+        {
+            const std::vector<std::size_t> order = in_random_order(rnd, 0, size);
+            long double sum = 0;
+            for (std::size_t i = 4; i < order.size(); ++i)
+            {
+                const long double x = p.src[place_of(p, group, order[i])];
+                sum += x * x;
+            }
+            const auto n = static_cast<long double>(size);
+            const auto scale = static_cast<float>(1 / std::sqrt((sum + 2) / n + p.eps));
+            const long double middle = (static_cast<long double>(scale) +
+                                           static_cast<long double>(std::nextafter(scale, 0.0f))) /
+                2;
+            long double left = (1 / (middle * middle) - p.eps) * n - sum;
+            for (std::size_t i = 0; i < 4; ++i)
+            {
+                auto x = static_cast<float>(std::sqrt(left));
+                if (static_cast<long double>(x) * x > left)
+                    x = std::nextafter(x, 0.0f);
+                p.src[place_of(p, group, order[i])] = x;
+                left -= static_cast<long double>(x) * x;
+            }
+        }
+        return p;
+    }
+
+    rms_norm_problem
+    problem_that_cancels(random_source& rnd, layout kind, long long num_groups, long long size)
+    /*!
+        ensures
+            - returns a problem in which nothing but rounding is left of a gradient's sums: the
+              values of a run come in pairs with equal x and opposite d of 1e18, and so do the
+              groups.
+    !*/
+    {
+        rms_norm_problem p = make_problem(rnd, kind, num_groups, size);
+        const rms_norm_groups g = groups_of(p);
+        const long long run = g.gain_run > 1 ? g.gain_run : size;
+        std::vector<std::vector<std::size_t>> runs;
+        for (long long begin = 0; begin < size; begin += run)
+            runs.push_back(in_random_order(rnd, begin, begin + run));
+
+        const std::vector<std::size_t> groups = in_random_order(rnd, 0, num_groups);
+        for (std::size_t n = 0; n + 1 < groups.size(); n += 2)
+        {
+            for (const std::vector<std::size_t>& order : runs)
+            {
+                for (std::size_t i = 0; i + 1 < order.size(); i += 2)
+                {
+                    const std::size_t a = place_of(p, groups[n], order[i]);
+                    const std::size_t b = place_of(p, groups[n], order[i + 1]);
+                    p.gradient_input[a] *= 1e18f;
+                    p.gradient_input[b] = -p.gradient_input[a];
+                    p.src[b] = p.src[a];
+                    if (g.num_gains == size)
+                        p.gamma[order[i + 1]] = p.gamma[order[i]];
+                }
+            }
+            copy_group(p, groups[n], p, groups[n + 1]);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(size); ++i)
+                p.gradient_input[place_of(p, groups[n + 1], i)] *= -1;
+        }
+        return p;
+    }
+
+    rms_norm_problem with_one_more_group(random_source& rnd, layout kind, const rms_norm_problem& p)
+    /*!
+        ensures
+            - returns p with another group before the first
+    !*/
+    {
+        const std::size_t count = number_of_groups(p);
+        rms_norm_problem q = make_problem(
+            rnd, kind, static_cast<long long>(count) + 1, groups_of(p).size);
+        q.gamma = p.gamma;
+        for (std::size_t group = 0; group < count; ++group)
+            copy_group(p, group, q, group + 1);
+        return q;
+    }
+
+    bool have_same_bits(const run_result& a, const run_result& b)
+    {
+        return same_bits(a.numbers, b.numbers) && a.sums.size() == b.sums.size() &&
+            (a.sums.empty() ||
+                std::memcmp(a.sums.data(), b.sums.data(), a.sums.size() * sizeof(double)) == 0);
+    }
+
+    void sums_are_the_same_to_the_last_bit()
+    /*!
+        In which order a sum is taken follows from the sizes: not from where the memory begins, nor
+        from the grid, nor from what other groups there are.
+    !*/
+    {
+        const std::tuple<layout, long long, long long> shapes[] = {{layout::plain, 100, 40},
+            {layout::gains, 100, 2200}, {layout::gains, 200, 1100}, {layout::gains, 300, 540},
+            {layout::gains, 516, 270}, {layout::gains, 4100, 6}, {layout::gains, 9000, 6},
+            {layout::gains, 33000, 4}, {layout::runs, 60, 270}, {layout::runs, 1500, 20},
+            {layout::runs, 9000, 6}, {layout::runs, 33000, 4}, {layout::columns, 20, 8200},
+            {layout::columns, 200, 80}, {layout::columns, 300, 80}, {layout::columns, 520, 80},
+            {layout::columns, 1030, 80}};
+        random_source rnd(15);
+        std::vector<setup> setups(3);
+        for (std::size_t i = 0; i < setups.size(); ++i)
+        {
+            setup& s = setups[i];
+            s.device.max_grid = static_cast<long long>(i) + 1;
+            (i == 0 ? s.src : i == 1 ? s.gradient_input : s.gamma) = 1;
+            (i == 0 ? s.dest : s.src_grad) = 3;
+        }
+
+        for (const auto& shape : shapes)
+        {
+            print_spinner();
+            const layout kind = std::get<0>(shape);
+            const long long size = std::get<1>(shape);
+            const long long count = std::get<2>(shape);
+
+            const rms_norm_problem p = problem_between_floats(rnd, kind, count, size);
+            const run_result f = run_forward(p, setup());
+            for (const setup& s : setups)
+                DLIB_TEST_MSG(have_same_bits(run_forward(p, s), f), describe(p));
+            const rms_norm_problem p2 = with_one_more_group(rnd, kind, p);
+            const run_result f2 = run_forward(p2, setup());
+
+            const rms_norm_problem q = problem_that_cancels(rnd, kind, count, size);
+            std::vector<float> scale = run_forward(q, setup()).numbers.scale;
+            const run_result b = run_gradient(q, scale, setup());
+            for (const setup& s : setups)
+                DLIB_TEST_MSG(have_same_bits(run_gradient(q, scale, s), b), describe(q));
+            scale.insert(scale.begin(), 1.0f);
+            const run_result b2 = run_gradient(with_one_more_group(rnd, kind, q), scale, setup());
+
+            for (std::size_t group = 0; group < number_of_groups(p); ++group)
+            {
+                DLIB_TEST_MSG(
+                    same_bits(f.numbers.scale[group], f2.numbers.scale[group + 1]), describe(p));
+                DLIB_TEST_MSG(
+                    same_bits(b.numbers.dscale[group], b2.numbers.dscale[group + 1]), describe(p));
+            }
         }
     }
 
@@ -1555,6 +1802,7 @@ namespace
                 {"kernels_change_at_the_named_sizes", kernels_change_at_the_named_sizes},
                 {"plans_are_sound_for_every_size", plans_are_sound_for_every_size},
                 {"device_is_asked", device_is_asked},
+                {"passes_run_on_the_current_device", passes_run_on_the_current_device},
                 {"every_variant_around_every_threshold", every_variant_around_every_threshold},
                 {"rows_of_whole_quads_with_runs_of_others",
                     rows_of_whole_quads_with_runs_of_others},
@@ -1570,7 +1818,8 @@ namespace
                     rows_are_read_and_written_in_whole_sectors},
                 {"neighbouring_columns_are_read_and_written_together",
                     neighbouring_columns_are_read_and_written_together},
-                {"errors_of_the_runtime_are_returned", errors_of_the_runtime_are_returned}};
+                {"errors_of_the_runtime_are_returned", errors_of_the_runtime_are_returned},
+                {"sums_are_the_same_to_the_last_bit", sums_are_the_same_to_the_last_bit}};
             const list_of_cases far_cases = {
                 {"more_values_than_32_bits_can_count", more_values_than_32_bits_can_count},
                 {"more_groups_than_32_bits_can_count", more_groups_than_32_bits_can_count},

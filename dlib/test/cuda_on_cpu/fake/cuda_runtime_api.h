@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 #include "../cuda_on_cpu.h"
 
 #define __global__
@@ -25,6 +26,7 @@ enum cudaError_t
 {
     cudaSuccess = 0,
     cudaErrorInvalidValue = 1,
+    cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
     cudaErrorLaunchFailure = 719
 };
@@ -41,6 +43,20 @@ enum cudaFuncAttribute
 
 struct CUstream_st;
 using cudaStream_t = CUstream_st*;
+
+inline const char* cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaErrorNoDevice ? "no device" : "another error";
+}
+
+inline cudaError_t cudaGetDevice(int* device)
+{
+    const cuda_on_cpu::settings& s = cuda_on_cpu::current_settings();
+    if (s.has_no_device)
+        return cudaErrorNoDevice;
+    *device = s.device;
+    return cudaSuccess;
+}
 
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device)
 {
@@ -135,7 +151,7 @@ inline void __syncthreads(cuda_on_cpu::location here = cuda_on_cpu::location::cu
 inline void __syncwarp(unsigned mask = 0xffffffff,
     cuda_on_cpu::location here = cuda_on_cpu::location::current())
 {
-    cuda_on_cpu::meet_warp("__syncwarp", mask, threadIdx.x % 32, 0, here);
+    cuda_on_cpu::meet_warp("__syncwarp", mask, threadIdx.x % 32, 0, true, here);
 }
 
 namespace cuda_on_cpu
@@ -146,7 +162,7 @@ namespace cuda_on_cpu
         static_assert(sizeof(T) <= sizeof(std::uint64_t), "one register or two");
         std::uint64_t bits = 0;
         std::memcpy(&bits, &value, sizeof(T));
-        bits = meet_warp(what, mask, source_lane, bits, here);
+        bits = meet_warp(what, mask, source_lane, bits, false, here);
         std::memcpy(&value, &bits, sizeof(T));
         return value;
     }
@@ -180,10 +196,74 @@ namespace dlib
     {
         namespace DLIB_TEST_KERNEL_NAMESPACE
         {
+            // What T* is with CUDA. There is no other way to shared memory.
             template <typename T>
-            T* shared_memory()
+            class shared_pointer
             {
-                return static_cast<T*>(cuda_on_cpu::shared_memory());
+                static_assert(sizeof(T) % 4 == 0, "words are watched");
+
+                struct index
+                {
+                    index(std::ptrdiff_t i_,
+                        cuda_on_cpu::location here_ = cuda_on_cpu::location::current()) :
+                        i(i_),
+                        here(here_)
+                    {
+                    }
+
+                    std::ptrdiff_t i;
+                    cuda_on_cpu::location here;
+                };
+
+                struct reference
+                {
+                    template <typename U, typename = std::enable_if_t<std::is_same<U, T>::value>>
+                    operator U() const
+                    {
+                        cuda_on_cpu::check_shared_read(p, sizeof(T), here);
+                        return *p;
+                    }
+
+                    void operator=(T value) const
+                    {
+                        cuda_on_cpu::check_shared_write(p, sizeof(T), here);
+                        *p = value;
+                    }
+
+                    void operator=(const reference& b) const { *this = static_cast<T>(b); }
+
+                    T* p;
+                    cuda_on_cpu::location here;
+                };
+
+            public:
+                explicit shared_pointer(void* p_) :
+                    p(static_cast<T*>(p_))
+                {
+                }
+
+                shared_pointer operator+(std::ptrdiff_t i) const { return shared_pointer(p + i); }
+                reference operator[](index at) const { return {p + at.i, at.here}; }
+
+                template <typename U>
+                shared_pointer<U> as() const
+                {
+                    return shared_pointer<U>(p);
+                }
+
+            private:
+                T* p;
+            };
+
+            template <typename T>
+            shared_pointer<T> shared_memory()
+            {
+                return shared_pointer<T>(cuda_on_cpu::shared_memory());
+            }
+
+            inline shared_pointer<float> shared_floats(shared_pointer<double> p)
+            {
+                return p.as<float>();
             }
 
             template <typename T>
