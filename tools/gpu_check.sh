@@ -41,7 +41,7 @@ if [ $dry_run -eq 0 ]
 then
     command -v nvcc >/dev/null ||
         stop "there is no nvcc: install the CUDA toolkit or put its bin directory on PATH"
-    if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep -q '^GPU'
+    if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L | grep '^GPU' >/dev/null
     then
         stop "there is no GPU that nvidia-smi can see"
     fi
