@@ -22,13 +22,15 @@ build()
     cmake --build --preset "$1" -j2
 }
 
-# Its dtest takes as long as most of what follows, on one of the processors.
 build sanitize
+build release
+
+# Beside all that follows, which keeps two processors busy in parts only.
 build/sanitize/dlib/test/dtest --runall >build/sanitize/dtest.log 2>&1 &
 sanitize=$!
-trap 'kill "$sanitize" 2>/dev/null || true' EXIT
-
-build release
+build/release/dlib/test/dtest --runall >build/release/dtest.log 2>&1 &
+release=$!
+trap 'kill "$sanitize" "$release" 2>/dev/null || true' EXIT
 
 echo "== dtest as a project of its own: configure"
 cmake -S dlib/test -B build/dtest >/dev/null
@@ -62,7 +64,8 @@ faults=$(dlib/test/cuda_on_cpu/seed_faults.sh --list)
 echo "$(echo "$faults" | wc -l) faults fit the kernels (seed_faults.sh)"
 
 echo "== release: dtest"
-build/release/dlib/test/dtest --runall
+wait "$release" || { cat build/release/dtest.log; exit 1; }
+tail -1 build/release/dtest.log
 
 echo "== sanitize: dtest"
 wait "$sanitize" || { cat build/sanitize/dtest.log; exit 1; }

@@ -43,9 +43,9 @@ build_and_test()
         echo "seed_faults.sh: '$1' does not compile" >&2
         exit 2
     fi
-    # The program ends with the pipe, soon after the first failure.
+    # The program ends with the pipe, soon after the first failure, or after 600 seconds of its own.
     set +o pipefail
-    failed=$(timeout 600 "$(find "$build" -name dtest_kernels -type f)" --rms_norm_kernels 2>&1 |
+    failed=$( (ulimit -t 600; exec "$(find "$build" -name dtest_kernels -type f)" --rms_norm_kernels) 2>&1 |
         tee "$work_dir/test.log" | grep -a -m 1 -o 'FAILED: .*' | sed 's/FAILED: //')
     set -o pipefail
     if [ -z "$failed" ] && ! grep -a -q ' passed, 0 failed' "$work_dir/test.log"
@@ -255,8 +255,8 @@ fault "order of a sum by alignment, squares of parts" $long_rows \
     'sum = add_square(sum, x[0][e]);' 'sum = add_square(sum, x[0][plan.quads ? e : 3 - e]);'
 fault "order of a sum by alignment, products of parts" $long_rows \
     'sum = fma(product(d[0][e], x[0][e]), static_cast<double>(g[0][e]), sum);' \
-    'const int f = plan.quads ? e : 3 - e;
-    sum = fma(product(d[0][f], x[0][f]), static_cast<double>(g[0][f]), sum);'
+    'sum = fma(product(d[0][plan.quads ? e : 3 - e], x[0][plan.quads ? e : 3 - e]),
+        static_cast<double>(g[0][plan.quads ? e : 3 - e]), sum);'
 fault "order of a sum by block, lanes" $common \
     'v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 4));
     v = __dadd_rn(v, __shfl_xor_sync(0xffffffff, v, 2));' \

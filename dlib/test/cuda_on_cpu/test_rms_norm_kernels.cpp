@@ -861,6 +861,24 @@ namespace
         }
     }
 
+    void slices_of_several_rounds_of_columns()
+    /*!
+        A block goes from one round to the next without a division: by whole samples, where several
+        lie in the 32 columns of a warp, and by a part of one.
+    !*/
+    {
+        random_source rnd(15);
+        for (const long long area : {1, 7, 20, 31, 33})
+        {
+            const rms_norm_problem p = random_problem(
+                rnd, rms_norm_axes::channel, rms_norm_gain::per_channel, {9000 / area, 5, area, 1});
+            const rms_norm_backward_plan plan = plan_rms_normalize_gradient(
+                groups_of(p), false, setup().device);
+            DLIB_TEST(plan.slices.rounds_per_slice > 1);
+            check_variant(p, setup());
+        }
+    }
+
     void every_variant_with_little_shared_memory()
     {
         random_source rnd(1);
@@ -1806,6 +1824,7 @@ namespace
                 {"every_variant_around_every_threshold", every_variant_around_every_threshold},
                 {"rows_of_whole_quads_with_runs_of_others",
                     rows_of_whole_quads_with_runs_of_others},
+                {"slices_of_several_rounds_of_columns", slices_of_several_rounds_of_columns},
                 {"every_variant_with_little_shared_memory",
                     every_variant_with_little_shared_memory},
                 {"same_bits_in_every_order_on_every_grid", same_bits_in_every_order_on_every_grid},
