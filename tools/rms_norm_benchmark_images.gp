@@ -14,7 +14,7 @@ ratio_q1 = 11; ratio = 12; ratio_q3 = 13
 images(threads, pass, subject) = sprintf( \
     "< awk -F, '$1 == %d && $2 != \"row\" && $7 == \"%s\" && $8 == \"%s\"' '%s'", \
     threads, pass, subject, csv)
-machine = system(sprintf("head -n 2 '%s' | sed 's/^# //; s/, threads.*//' | paste -sd ' '", csv))
+machine = system(sprintf("head -n 2 '%s' | sed 's/^# //; s/, threads.*//' | paste -sd ';' | sed 's|;|; |'", csv))
 all_threads = system(sprintf( \
     "awk -F, '$8 == \"contrib\" && !seen[$1]++ {print $1}' '%s'", csv))
 num_shapes = int(system(sprintf( \

@@ -3,7 +3,7 @@
 # Draws speed over row length against the bounds.
 #   gnuplot -e "csv='rms_norm_benchmark.csv'; picture='rows.png'" rms_norm_benchmark_rows.gp
 
-set terminal pngcairo noenhanced size 1200,620 font "DejaVu Sans,11"
+set terminal pngcairo noenhanced size 1200,680 font "DejaVu Sans,11"
 set output picture
 set datafile separator ","
 
@@ -15,7 +15,7 @@ most_rows = int(system(sprintf( \
 rows(threads, pass, subject) = sprintf( \
     "< awk -F, '$1 == %d && $2 == \"row\" && $5 == %d && $7 == \"%s\" && $8 == \"%s\"' '%s'", \
     threads, most_rows, pass, subject, csv)
-machine = system(sprintf("head -n 2 '%s' | sed 's/^# //; s/, threads.*//' | paste -sd ' '", csv))
+machine = system(sprintf("head -n 2 '%s' | sed 's/^# //; s/, threads.*//' | paste -sd ';' | sed 's|;|; |'", csv))
 all_threads = system(sprintf( \
     "awk -F, '$8 == \"contrib\" && !seen[$1]++ {print $1}' '%s'", csv))
 others = system(sprintf( \
@@ -28,7 +28,8 @@ title_of(s) = s eq "plain" ? "plain loops" : s eq "layer_norm" ? "dlib layer_nor
     s eq "contrib_bfloat16" ? "dlib::contrib, bfloat16" : \
     s eq "plain_float16" ? "plain loops, float16" : \
     s eq "plain_bfloat16" ? "plain loops, bfloat16" : "dlib rms_norm"
-color_of(s) = s[1:5] eq "plain" ? "#009e73" : s eq "layer_norm" ? "#d55e00" : \
+color_of(s) = s eq "plain" ? "#009e73" : s eq "plain_float16" ? "#66c2a4" : \
+    s eq "plain_bfloat16" ? "#99d8c9" : s eq "layer_norm" ? "#d55e00" : \
     s eq "contrib_float16" ? "#56b4e9" : s eq "contrib_bfloat16" ? "#e69f00" : "#cc79a7"
 dash_of(t) = int(t) == 1 ? 1 : 2
 threads_of(t) = int(t) == 1 ? "1 thread" : t." threads"
@@ -38,13 +39,13 @@ set xtics (1024, 2048, 4096, 8192, 16384, 32768)
 set xlabel "values per row"
 set yrange [0:*]
 set grid ytics lc rgb "#dddddd"
-set bmargin 8
+set bmargin 11
 set border 3
 set tics nomirror
 set xrange [950:36000]
-set key below center maxrows 5 samplen 3 font ",10"
+set key at graph 0, graph -0.17 left top maxrows 6 samplen 2 width -4 font ",9"
 
-set multiplot layout 1,2 title machine font ",10"
+set multiplot layout 1,2 title machine."; others on 1 thread" font ",10"
 
 do for [pass in "forward backward"] {
     bound = pass eq "forward" ? "memcpy" : "a[i] += b[i]*c[i]"
@@ -65,7 +66,7 @@ do for [pass in "forward backward"] {
             lc rgb "#0072b2" title "dlib::contrib, ".threads_of(t), \
         for [s in others] rows(1, pass, s) \
             using nc:gb_per_s with linespoints lw 2 pt 5 ps 0.7 lc rgb color_of(s) \
-            title title_of(s).", 1 thread"
+            title title_of(s)
 }
 
 unset multiplot

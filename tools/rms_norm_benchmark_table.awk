@@ -71,7 +71,7 @@ function judge(value, target, unit)
 {
     targets++
     if (value > target)
-        misses[++num_misses] = sprintf("    %-22s%-10s%-16s%d thread%s  %.2f x %s, target %s",
+        misses[++num_misses] = sprintf("    %-22s%-10s%-18s%d thread%s  %.2f x %s, target %s",
             what, subject == "contrib" ? "" : substr(subject, 9), pass, threads, threads == 1 ? " " : "s", value, unit, target)
 }
 
