@@ -22,12 +22,13 @@ build()
     cmake --build --preset "$1" -j2
 }
 
+# The two dtests run beside the rest, which keeps two processors busy in parts only.
 build sanitize
-build release
-
-# Beside all that follows, which keeps two processors busy in parts only.
 build/sanitize/dlib/test/dtest --runall >build/sanitize/dtest.log 2>&1 &
 sanitize=$!
+trap 'kill "$sanitize" 2>/dev/null || true' EXIT
+
+build release
 build/release/dlib/test/dtest --runall >build/release/dtest.log 2>&1 &
 release=$!
 trap 'kill "$sanitize" "$release" 2>/dev/null || true' EXIT
