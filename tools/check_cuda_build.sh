@@ -102,15 +102,19 @@ c++filt < "$build/log" | awk -v wanted="${#architectures[@]}" '
 
 # ------------------------------------------------------------------------------------------
 
+# For awk: the name of the kernel in a demangled line.
+name_of='
+    function name_of(text) {
+        sub(/[(].*/, "", text)
+        sub(/.*cuda::/, "", text)
+        gsub(/[ \047]/, "", text)
+        return text
+    }'
+
 # KERNEL THREADS, as the launch bounds say: the same for every architecture.
 "$nvcc" "${flags[@]}" -arch "compute_$newest" -ptx "$source" -o "$build/bounds.ptx"
-c++filt < "$build/bounds.ptx" | awk '
-    /[.]entry/ {
-        kernel = $0
-        sub(/[(].*/, "", kernel)
-        sub(/.*cuda::/, "", kernel)
-        gsub(/ /, "", kernel)
-    }
+c++filt < "$build/bounds.ptx" | awk "$name_of"'
+    /[.]entry/ { kernel = name_of($0) }
     /[.]maxntid/ { split($2, n, ","); print kernel, n[1] + 0 }' > "$build/bounds"
 
 cxx=${CXX:-g++}
@@ -151,15 +155,12 @@ fi
 # Q and T are loads and stores of 16 bytes, L and S smaller ones.
 accesses()
 {
-    c++filt < "$1" | awk '
+    c++filt < "$1" | awk "$name_of"'
         function flush() { if (last != "") printf " %s%d", last, n; last = ""; n = 0 }
         function finish() { if (kernel != "") { flush(); print " | " doubles + 0 " " fused + 0 } }
         /Function : |[.]visible [.]entry / {
             finish()
-            kernel = $0
-            sub(/[(].*/, "", kernel)
-            sub(/.*cuda::/, "", kernel)
-            gsub(/ /, "", kernel)
+            kernel = name_of($0)
             printf "%s", kernel
             doubles = fused = 0
         }
@@ -217,13 +218,7 @@ print_table()
     echo "before the first store; double operations in the code, and for each value a thread keeps"
     echo
     c++filt < "$build/log" > "$build/registers"
-    awk -v arch="sm_$arch" '
-        function name_of(text) {
-            sub(/[(].*/, "", text)
-            sub(/.*cuda::/, "", text)
-            gsub(/[ \047]/, "", text)
-            return text
-        }
+    awk -v arch="sm_$arch" "$name_of"'
         FILENAME ~ /registers$/ && /Compiling entry function/ {
             wanted = index($0, "\047" arch "\047") > 0
             kernel = name_of($0)

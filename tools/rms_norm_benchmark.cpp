@@ -110,6 +110,11 @@ namespace
         }
     }
 
+    bool is_against_one_thread(pass p)
+    {
+        return p == pass::forward_threads || p == pass::backward_threads;
+    }
+
     const char* bound_of(pass p, bool is_small)
     {
         if (is_small)
@@ -172,12 +177,6 @@ namespace
         target aim;            // as multiples of the bound
         bool is_small = false; // its bound are the plain loops
     };
-
-    long long num_values(const problem& what)
-    {
-        const rms_norm_dims& d = what.dims;
-        return d.num_samples * d.k * d.nr * d.nc;
-    }
 
     struct data
     {
@@ -842,11 +841,10 @@ namespace
         const rms_norm_dims& dims = d.what.dims;
         const target& aim = d.what.aim;
         const bool is_fused = p == pass::fused_forward || p == pass::fused_backward;
-        const bool is_second_thread = p == pass::forward_threads || p == pass::backward_threads;
         const bool is_instead = p == pass::instead_of_add_forward ||
             p == pass::instead_of_add_backward;
         const double aim_ratio = is_instead     ? 0.75
-            : is_second_thread                  ? (d.size() >= 262144 ? 0.65 : 1)
+            : is_against_one_thread(p)          ? (d.size() >= 262144 ? 0.65 : 1)
             : is_fused || s.bytes_per_value < 4 ? 1.3
             : p == pass::forward                ? aim.forward
             : p == pass::backward               ? aim.backward
@@ -942,20 +940,19 @@ namespace
         s.forward(d); // what backward starts from
 
         const action f = subject_action(s, p);
-        const timer time_of_f = [&](long calls) { return seconds_for(f, d, calls); };
-        result r;
-        if (p == pass::forward_threads || p == pass::backward_threads)
+        timer bound;
+        if (is_against_one_thread(p))
         {
-            const child_with_one_thread child(f, d);
-            r = measure(
-                d.size(), [&](long calls) { return child.seconds(calls); }, time_of_f, e);
+            const auto child = std::make_shared<child_with_one_thread>(f, d);
+            bound = [child](long calls) { return child->seconds(calls); };
         }
         else
         {
-            const action bound = bound_action(s, p, what.is_small);
-            r = measure(
-                d.size(), [&](long calls) { return seconds_for(bound, d, calls); }, time_of_f, e);
+            const action g = bound_action(s, p, what.is_small);
+            bound = [g, &d](long calls) { return seconds_for(g, d, calls); };
         }
+        const result r = measure(
+            d.size(), bound, [&](long calls) { return seconds_for(f, d, calls); }, e);
         for (auto _ : state)
             state.SetIterationTime(quantile(r.time, 0.5));
         state.counters["ratio_q1"] = quantile(r.ratio, 0.25);
@@ -987,7 +984,7 @@ namespace
                     passes.clear();
                 for (const auto& own : s.passes)
                     passes.push_back(own.first);
-                if (num_threads() > 1 && s.name == "contrib" && num_values(what) > 65536)
+                if (num_threads() > 1 && s.name == "contrib" && what.dims.size() > 65536)
                 {
                     passes.push_back(pass::forward_threads);
                     passes.push_back(pass::backward_threads);

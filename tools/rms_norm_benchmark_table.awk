@@ -166,7 +166,6 @@ function print_rows_behind_pointers(threads,    i, p, s, key)
 function print_second_thread(    i, p)
 {
     threads = thread_list[2]
-    subject = "contrib"
     printf "\nTime on %d threads as a multiple of that on 1\n%-22s%-10s%-10s\n", threads, "",
         "forward", "backward"
     for (i = 1; i <= shape_list[0]; i++)
@@ -176,10 +175,7 @@ function print_second_thread(    i, p)
             continue
         printf "%-22s", what
         for (p = 1; p <= 2; p++)
-        {
-            pass = passes[p]
             printf "%-10.2f", ratio[threads, "contrib", what, passes[p] "_threads"]
-        }
         print ""
     }
 }

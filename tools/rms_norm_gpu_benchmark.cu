@@ -388,11 +388,7 @@ namespace
 
     std::vector<float> tail(const device_array<float>& from, std::size_t size, std::size_t count)
     {
-        std::vector<float> out(count);
-        check(cudaMemcpy(out.data(), from.get() + (size - count), count * sizeof(float),
-                  cudaMemcpyDeviceToHost),
-            "cudaMemcpy");
-        return out;
+        return on_host(from.get() + (size - count), static_cast<long long>(count));
     }
 
     bool same_bits(const std::vector<float>& a, const std::vector<float>& b, const char* what)

@@ -107,6 +107,11 @@ namespace dlib::contrib::cuda
         return static_cast<int>(warp_size * divide_up(size, warp_size * values));
     }
 
+    constexpr int threads_for_lanes(int lanes)
+    {
+        return lanes > warp_size ? lanes : threads_of_rows;
+    }
+
     inline rms_norm_launch
     make_launch(long long blocks, int threads, std::size_t shared_bytes, const rms_norm_device& d)
     {
@@ -246,7 +251,7 @@ namespace dlib::contrib::cuda
         plan.kernel = rms_norm_kernel::rows;
         plan.values = size <= 8192 ? 16 : 64;
         plan.lanes = lanes_of_row(size, plan.values);
-        const int threads = plan.lanes > warp_size ? plan.lanes : threads_of_rows;
+        const int threads = threads_for_lanes(plan.lanes);
         plan.normalize = make_launch(divide_up(num_groups, threads / plan.lanes), threads,
             row_sum_doubles * sizeof(double), device);
         return plan;
@@ -264,7 +269,8 @@ namespace dlib::contrib::cuda
         long long count = 0;
     };
 
-    inline rms_norm_slices make_rms_norm_slices(long long rounds, long long strips, bool wide)
+    inline rms_norm_slices
+    make_rms_norm_slices(long long rounds, long long strips, bool wide = false)
     /*!
         ensures
             - returns enough slices to keep any GPU busy if each comes in `strips` blocks, but
@@ -276,11 +282,11 @@ namespace dlib::contrib::cuda
         rms_norm_slices slices;
         if (rounds == 0)
             return slices;
-        long long blocks = rounds / (wide ? 16 : 8);
+        long long blocks = rounds / 8 < 1024 ? rounds / 8 : 1024;
+        if (wide)
+            blocks /= 2;
         if (blocks < 128)
             blocks = 128;
-        if (blocks > (wide ? 512 : 1024))
-            blocks = wide ? 512 : 1024;
         const long long count = divide_up(blocks, strips);
         slices.rounds_per_slice = divide_up(rounds, count);
         slices.count = divide_up(rounds, slices.rounds_per_slice);
@@ -370,7 +376,7 @@ namespace dlib::contrib::cuda
             plan.values = plan.sums_in_shared ? 32 : 16;
             fits = size <= max_gradient_row_in_block;
             plan.lanes = lanes_of_row(size, plan.values);
-            threads = plan.lanes > warp_size ? plan.lanes : threads_of_rows;
+            threads = threads_for_lanes(plan.lanes);
             groups_per_round = threads / plan.lanes;
             shared_bytes = row_sum_doubles * sizeof(double);
             if (plan.sums_in_shared || groups_per_round > 1)
@@ -423,7 +429,7 @@ namespace dlib::contrib::cuda
                 doubles += plan.parts.rows * plan.parts.count;
             }
             plan.slices = make_rms_norm_slices(
-                divide_up(num_groups, groups_per_round), plan.strips, false);
+                divide_up(num_groups, groups_per_round), plan.strips);
             plan.gradient = {plan.slices.count * plan.strips, threads, shared_bytes};
             plan.means = doubles;
             doubles += num_groups;
@@ -438,7 +444,7 @@ namespace dlib::contrib::cuda
             {
                 plan.run_sums = doubles;
                 doubles += num_groups * groups.num_gains;
-                plan.run_slices = make_rms_norm_slices(num_groups, 1, false);
+                plan.run_slices = make_rms_norm_slices(num_groups, 1);
                 num_slices = plan.run_slices.count;
                 plan.sum_runs = make_launch(
                     num_slices * tiles, threads_of_gain_sums, sum_bytes, device);

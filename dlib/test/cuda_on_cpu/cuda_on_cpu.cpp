@@ -750,17 +750,17 @@ namespace cuda_on_cpu
             return a.warp == b.warp && (a.lane == b.lane || a.time < gpu.warp_met[a.warp]);
         }
 
-        void check_shared(const void* p, std::size_t bytes, const char* what, location here)
+        void check_shared(const void* p, std::size_t bytes, bool writes, location here)
         {
+            const std::string what = writes ? "write" : "read";
             const std::size_t offset = gpu.shared.offset_of(p);
             if (offset >= gpu.shared.size() || gpu.shared.size() - offset < bytes)
-                fail(std::string(what) + " outside of shared memory.", here);
+                fail(what + " outside of shared memory.", here);
             if (offset % bytes != 0)
-                fail("Misaligned " + std::string(what) + " in shared memory.", here);
+                fail("Misaligned " + what + " in shared memory.", here);
             if (!gpu.options.check_races)
                 return;
 
-            const bool writes = *what == 'w';
             const unsigned thread = gpu.current->index;
             const shared_access now = {gpu.time, static_cast<std::uint16_t>(thread / warp_size),
                 static_cast<std::uint16_t>(thread % warp_size), here.line};
@@ -768,8 +768,8 @@ namespace cuda_on_cpu
             {
                 if (is_before(other, now))
                     return;
-                fail("Race between threads: " + std::string(what) + " at byte " +
-                        std::to_string(offset) + " of shared memory, which " +
+                fail("Race between threads: " + what + " at byte " + std::to_string(offset) +
+                        " of shared memory, which " +
                         (other.lane == many_lanes
                                 ? "threads of warp " + std::to_string(other.warp)
                                 : "thread " + std::to_string(warp_size * other.warp + other.lane)) +
@@ -801,12 +801,12 @@ namespace cuda_on_cpu
 
     void check_shared_read(const void* p, std::size_t bytes, location here)
     {
-        check_shared(p, bytes, "read", here);
+        check_shared(p, bytes, false, here);
     }
 
     void check_shared_write(const void* p, std::size_t bytes, location here)
     {
-        check_shared(p, bytes, "write", here);
+        check_shared(p, bytes, true, here);
     }
 
     double random_factor()
