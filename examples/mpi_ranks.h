@@ -169,8 +169,8 @@ public:
 
             The rounds are recursive halving and doubling. In the first, neighbours exchange halves,
             and each adds up one. In the next, ranks at distance two exchange halves of that, and so
-            on, until each rank has its share of the sum. Then the same way back. What travels far
-    is therefore the least.
+            on, until each rank has its share of the sum. Then the same way back. What travels far is
+            therefore the least.
     !*/
     {
         std::vector<range> kept = {{0, num}};

@@ -193,7 +193,8 @@ check_accesses()
                 print "no 16-byte loads or stores: " $0
                 bad = 1
             }
-            if (halves[1] ~ /([QL]1 [TS]1 ){3}/) {
+            # mawk has no {3}
+            if (halves[1] ~ /[QL]1 [TS]1 [QL]1 [TS]1 [QL]1 [TS]1 /) {
                 print "loads that wait for each other: " $0
                 bad = 1
             }

@@ -28,8 +28,14 @@ namespace
     template <typename T>
     std::vector<row_backend<T>> row_backends()
     {
-        return {{"cpu", contrib::cpu::rms_normalize, contrib::cpu::rms_normalize_gradient},
-            {"plain", contrib::plain::rms_normalize<T>, contrib::plain::rms_normalize_gradient<T>}};
+        std::vector<row_backend<T>> all = {
+            {"cpu", contrib::cpu::rms_normalize, contrib::cpu::rms_normalize_gradient}};
+        if (!is_sanitized)
+        {
+            all.push_back({"plain", contrib::plain::rms_normalize<T>,
+                contrib::plain::rms_normalize_gradient<T>});
+        }
+        return all;
     }
 
     // ----------------------------------------------------------------------------------------
@@ -775,10 +781,13 @@ namespace
         {
             row_problem<T> alone = random_row_problem<T>(rnd, 1, size, rms_norm_casting::llama);
             make_row_sums_cancel(rnd, alone);
-            alone.eps = eps_at_an_edge(b, alone);
+            if (!is_sanitized)
+                alone.eps = eps_at_an_edge(b, alone);
             const row_result<T> expected = run(b, alone);
             for (long long rows : {2, 3, 5, 17, 64})
             {
+                if (is_sanitized && rows * size > 300000)
+                    break;
                 row_problem<T> p = random_row_problem<T>(rnd, rows, size, rms_norm_casting::llama);
                 p.eps = alone.eps;
                 p.gamma = alone.gamma;
@@ -813,8 +822,10 @@ namespace
                 if constexpr (sizeof(T) == 2)
                     reference_rows(b);
                 if (!is_sanitized)
+                {
                     rows_of_every_shape(b);
-                squares_leave_the_range_of_floats(b);
+                    squares_leave_the_range_of_floats(b);
+                }
             });
     }
 #endif

@@ -277,13 +277,19 @@ namespace
 
     enum class layout
     {
-        plain,  // a contiguous group without gains
-        gains,  // a contiguous group, one gain for each value
-        runs,   // a contiguous group of runs that share a gain
-        columns // interleaved groups
+        plain,      // a contiguous group without gains
+        gains,      // a contiguous group, one gain for each value
+        runs,       // a contiguous group of 3 runs that share a gain
+        short_runs, // a contiguous group of runs of 17 values that share a gain
+        columns     // interleaved groups
     };
 
     const layout all_layouts[] = {layout::plain, layout::gains, layout::runs, layout::columns};
+
+    long long number_of_runs(layout kind, long long size)
+    {
+        return kind == layout::runs ? 3 : kind == layout::short_runs ? size / 17 : 1;
+    }
 
     rms_norm_groups make_groups(layout kind, long long num_groups, long long size)
     {
@@ -292,10 +298,10 @@ namespace
         g.size = size;
         if (kind != layout::plain)
             g.num_gains = size;
-        if (kind == layout::runs)
+        if (kind == layout::runs || kind == layout::short_runs)
         {
-            g.num_gains = 3;
-            g.gain_run = size / 3;
+            g.num_gains = number_of_runs(kind, size);
+            g.gain_run = size / g.num_gains;
         }
         if (kind == layout::columns)
         {
@@ -326,10 +332,11 @@ namespace
         {
             gain = rms_norm_gain::none;
         }
-        else if (kind == layout::runs)
+        else if (kind == layout::runs || kind == layout::short_runs)
         {
+            const long long runs = number_of_runs(kind, size);
             axes = rms_norm_axes::sample;
-            dims = {num_groups, 3, 1, size / 3};
+            dims = {num_groups, runs, 1, size / runs};
         }
         else if (kind == layout::columns)
         {
@@ -1167,9 +1174,9 @@ namespace
             {layout::gains, 100, 2200}, {layout::gains, 200, 1100}, {layout::gains, 300, 540},
             {layout::gains, 516, 270}, {layout::gains, 4100, 6}, {layout::gains, 9000, 6},
             {layout::gains, 33000, 4}, {layout::runs, 60, 270}, {layout::runs, 1500, 20},
-            {layout::runs, 9000, 6}, {layout::runs, 33000, 4}, {layout::columns, 20, 8200},
-            {layout::columns, 200, 80}, {layout::columns, 300, 80}, {layout::columns, 520, 80},
-            {layout::columns, 1030, 80}};
+            {layout::runs, 9000, 6}, {layout::runs, 33000, 4}, {layout::short_runs, 17 * 601, 4},
+            {layout::columns, 20, 8200}, {layout::columns, 200, 80}, {layout::columns, 300, 80},
+            {layout::columns, 520, 80}, {layout::columns, 1030, 80}};
         random_source rnd(15);
         std::vector<setup> setups(3);
         for (std::size_t i = 0; i < setups.size(); ++i)
