@@ -280,7 +280,7 @@ namespace
         plain,      // a contiguous group without gains
         gains,      // a contiguous group, one gain for each value
         runs,       // a contiguous group of 3 runs that share a gain
-        short_runs, // a contiguous group of runs of 17 values that share a gain
+        short_runs, // a contiguous group of runs of 61 values that share a gain
         columns     // interleaved groups
     };
 
@@ -288,7 +288,7 @@ namespace
 
     long long number_of_runs(layout kind, long long size)
     {
-        return kind == layout::runs ? 3 : kind == layout::short_runs ? size / 17 : 1;
+        return kind == layout::runs ? 3 : kind == layout::short_runs ? size / 61 : 1;
     }
 
     rms_norm_groups make_groups(layout kind, long long num_groups, long long size)
@@ -1174,7 +1174,7 @@ namespace
             {layout::gains, 100, 2200}, {layout::gains, 200, 1100}, {layout::gains, 300, 540},
             {layout::gains, 516, 270}, {layout::gains, 4100, 6}, {layout::gains, 9000, 6},
             {layout::gains, 33000, 4}, {layout::runs, 60, 270}, {layout::runs, 1500, 20},
-            {layout::runs, 9000, 6}, {layout::runs, 33000, 4}, {layout::short_runs, 17 * 601, 4},
+            {layout::runs, 9000, 6}, {layout::runs, 33000, 4}, {layout::short_runs, 61 * 167, 4},
             {layout::columns, 20, 8200}, {layout::columns, 200, 80}, {layout::columns, 300, 80},
             {layout::columns, 520, 80}, {layout::columns, 1030, 80}};
         random_source rnd(15);
