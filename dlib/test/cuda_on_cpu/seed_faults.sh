@@ -212,6 +212,16 @@ fault "32-bit offset of a column, forward" $columns \
 fault "32-bit offset of a column, backward" $columns \
     'long long offset = pass.groups.first(first_group + lane) + begin*stride;' \
     'long long offset = static_cast<int>(pass.groups.first(first_group + lane) + begin*stride);'
+fault "32-bit offset of a long column, forward" $columns \
+    'end != 0 ? pass.groups.first(group) + warp*pass.groups.stride : 0' \
+    'end != 0 ? static_cast<int>(pass.groups.first(group) + warp*pass.groups.stride) : 0'
+fault "32-bit offset of a long column, its products" $columns \
+    'const long long at = offset + i*pass.groups.stride;' \
+    'const long long at = static_cast<int>(offset + i*pass.groups.stride);'
+fault "32-bit offset of a row of sums, read" $gains \
+    'load(rows + row*size + i)' 'load(rows + static_cast<int>(row*size + i))'
+fault "32-bit offset of a row of sums, written" $gains \
+    'store(sums + slice*size + i' 'store(sums + static_cast<int>(slice*size + i)'
 fault "step of columns where less than 32 are side by side" $columns \
     'warp_size/stride*pass.groups.size*stride + place_step' 'place_step'
 fault "step of columns over the end of a sample" $columns \

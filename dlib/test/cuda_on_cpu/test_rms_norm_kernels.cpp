@@ -1612,6 +1612,61 @@ namespace
         check_far_gradient(p);
     }
 
+    void more_sums_of_runs_than_32_bits_can_count()
+    /*!
+        Runs no more than the blocks that add up the sums of runs of the first and of the last gains
+        in the last group.
+    !*/
+    {
+        const long long rows = 69, gains = 1 << 25;
+        rms_norm_groups groups;
+        groups.outer = rows;
+        groups.size = 2 * gains;
+        groups.num_gains = gains;
+        groups.gain_run = 2;
+        const setup s;
+        const rms_norm_backward_plan plan = kernels::plan_rms_normalize_gradient(
+            groups, true, s.device);
+        DLIB_TEST(
+            (rows - 1) * gains > two_to_31 && (plan.run_slices.count - 1) * gains > two_to_31);
+
+        const long long tiles = gains / 32;
+        const long long last = (plan.run_slices.count - 1) * tiles;
+        const scoped_settings restore;
+        current_settings().check_races = false;
+        current_settings().choose_blocks = [&](const std::string& kernel)
+        {
+            return has(kernel, "sum_rows_of_slices")
+                ? std::vector<long long>{0, tiles - 1, last, last + tiles - 1}
+                : std::vector<long long>{1LL << 40}; // no block's number
+        };
+
+        far_floats workspace(
+            "workspace", static_cast<long long>(plan.workspace_bytes / 4), access::read_write);
+        far_floats gamma_grad("gamma_grad", gains, access::read_write);
+        device_floats scale("scale", std::vector<float>(rows, 0.5f), 0, access::read_only);
+        double* const sums = reinterpret_cast<double*>(workspace.get()) + plan.run_sums +
+            (rows - 1) * gains;
+        const auto for_each_gain = [&](const std::function<void(long long)>& use)
+        {
+            for (long long i = 0; i < 32; ++i)
+            {
+                use(i);
+                use(gains - 1 - i);
+            }
+        };
+        for_each_gain([&](long long i) { sums[i] = static_cast<double>(i + 1); });
+
+        rms_norm_backward<float> pass;
+        pass.groups = groups;
+        pass.scale = scale.get();
+        pass.dgamma = gamma_grad.get();
+        DLIB_TEST(kernels::launch_rms_normalize_gradient(pass, plan, workspace.get(), nullptr) ==
+            cudaSuccess);
+        for_each_gain(
+            [&](long long i) { DLIB_TEST(gamma_grad[i] == static_cast<float>(i + 1) / 2); });
+    }
+
     void columns_further_apart_than_32_bits_can_count()
     {
         random_source rnd(6);
@@ -1841,6 +1896,7 @@ namespace
                 NAMED_CASE(neighbouring_columns_are_read_and_written_together)};
             const list_of_cases far_cases = {NAMED_CASE(more_values_than_32_bits_can_count),
                 NAMED_CASE(more_groups_than_32_bits_can_count),
+                NAMED_CASE(more_sums_of_runs_than_32_bits_can_count),
                 NAMED_CASE(columns_further_apart_than_32_bits_can_count),
                 NAMED_CASE(one_group_longer_than_32_bits_can_count)};
 
