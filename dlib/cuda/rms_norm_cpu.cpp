@@ -76,7 +76,7 @@ namespace dlib::contrib::cpu
                 {
                     gains.values = memory.get();
                     if (num_gains == 0)
-                        std::fill_n(memory.get(), pass.groups.size, 1.0f);
+                        std::fill_n(memory.get(), count(pass, plan), 1.0f);
                     else
                         row_loops<T>().add_offset(
                             pass.gamma, offset_of(pass), memory.get(), num_gains);
@@ -100,11 +100,11 @@ namespace dlib::contrib::cpu
             !*/
             {
                 const bool is_short = sizeof(T) < sizeof(float);
-                if (plan.spreads_gains || (is_short && pass.groups.num_gains == 0))
+                if (is_short)
+                    return whole_steps(static_cast<size_t>(pass.groups.size));
+                if (plan.spreads_gains)
                     return static_cast<size_t>(pass.groups.size);
-                return is_short || pass.gain_offset != 0
-                    ? static_cast<size_t>(pass.groups.num_gains)
-                    : 0;
+                return pass.gain_offset != 0 ? static_cast<size_t>(pass.groups.num_gains) : 0;
             }
 
             template <template <typename> class pass_type, typename T>
@@ -399,7 +399,7 @@ namespace dlib::contrib::cpu
         const size_t num_sums = pass.groups.num_gains == 0 ? 0
             : gains.run == 1                               ? size
                                                            : size / gains.run;
-        const size_t pitch = whole_lanes(num_sums);
+        const size_t pitch = (sizeof(T) < sizeof(float) ? 2 : 1) * whole_steps(num_sums);
         const size_t parts = plan.way == rms_norm_cpu_plan::segments ? 1 : plan.tasks;
         scratch<double> sums(parts * pitch);
         const auto cleared_sums = [&](size_t part) -> double*

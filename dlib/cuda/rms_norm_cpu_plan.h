@@ -18,6 +18,9 @@ namespace dlib::contrib::cpu
     constexpr std::size_t rms_norm_segment = 65536;
     constexpr std::size_t rms_norm_lanes = 16;
 
+    // Rows of 16-bit values are summed so many at a time.
+    constexpr std::size_t rms_norm_step = 64;
+
     // A task does so many values at least, where there are so many.
     constexpr std::size_t rms_norm_task_values = 65536;
 
@@ -45,6 +48,11 @@ namespace dlib::contrib::cpu
     constexpr std::size_t whole_lanes(std::size_t count)
     {
         return divide_up(count, rms_norm_lanes) * rms_norm_lanes;
+    }
+
+    constexpr std::size_t whole_steps(std::size_t count)
+    {
+        return divide_up(count, rms_norm_step) * rms_norm_step;
     }
 
     constexpr std::size_t tile_workspace(std::size_t width)

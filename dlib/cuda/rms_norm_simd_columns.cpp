@@ -157,8 +157,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             {
                 const size_t at = now.first + row * stride;
                 const float* const ahead = soon + (row + 1) * stride;
-                output<only_x<float>, array, gains> f{
-                    {p.x + at}, p.y + at, {p.scale + now.group}, {}};
+                output<only_x, array, gains> f{{p.x + at}, p.y + at, {p.scale + now.group}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[row];
                 write_values<stream>(
@@ -380,7 +379,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             {
                 const size_t at = tile.first + i * stride;
                 const float* const ahead = p.dx + at + stride;
-                input_gradient<float, add, array, gains> f{
+                input_gradient<add, array, gains> f{
                     p.d + at, p.x + at, p.dx + at, p.dx + at, {p.scale + tile.group}, {means}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[i];

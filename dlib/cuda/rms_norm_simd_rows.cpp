@@ -1,6 +1,6 @@
 // License: Boost Software License   See LICENSE.txt for the full license.
 
-// The loops over contiguous groups of floats: the backward pass, and the table.
+// The loops over contiguous groups of floats.
 
 #include "rms_norm_simd_targets.h"
 #undef HWY_TARGET_INCLUDE
@@ -13,6 +13,301 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 {
     namespace
     {
+
+        // ------------------------------------------------------------------------------------
+        //                                     forward
+        // ------------------------------------------------------------------------------------
+
+        // Chunks at a time.
+        constexpr size_t step_chunks = 4;
+
+        void add_offset(const float* gamma, float offset, float* gains, size_t size)
+        {
+            const auto add = [&](auto d, size_t i) HWY_ATTR
+            { hn::StoreU(hn::Add(hn::Set(d, offset), hn::LoadU(d, gamma + i)), d, gains + i); };
+            size_t i = 0;
+            for (; i + num_floats <= size; i += num_floats)
+                add(floats(), i);
+            for (; i < size; ++i)
+                add(one_float(), i);
+        }
+
+        template <class values>
+        struct input_rows;
+
+        template <>
+        struct input_rows<only_x>
+        {
+            HWY_INLINE explicit input_rows(const rms_norm_forward<float>& p) :
+                x(p.x, p.groups, p.x_stride)
+            {
+            }
+            HWY_INLINE only_x operator[](size_t group) const { return {x[group]}; }
+
+            rows<const float> x;
+        };
+
+        template <>
+        struct input_rows<x_plus_r>
+        {
+            HWY_INLINE explicit input_rows(const rms_norm_forward<float>& p) :
+                x(p.x, p.groups, p.x_stride),
+                r(p.r, p.groups, p.r_stride),
+                h(p.h, p.groups, p.h_stride)
+            {
+            }
+            HWY_INLINE x_plus_r operator[](size_t group) const
+            {
+                return {x[group], r[group], h[group]};
+            }
+
+            rows<const float> x;
+            rows<const float> r;
+            rows<float> h;
+        };
+
+        // ------------------------------------------------------------------------------------
+
+        template <class F>
+        HWY_INLINE void with_values(const rms_norm_forward<float>& p, const F& f)
+        {
+            if (p.r == nullptr)
+                f(input_rows<only_x>(p));
+            else
+                f(input_rows<x_plus_r>(p));
+        }
+
+        // ------------------------------------------------------------------------------------
+        //                                       forward
+        // ------------------------------------------------------------------------------------
+
+        template <class values>
+        struct squares
+        {
+            HWY_INLINE squares(const values& x_, size_t size_) :
+                x(x_),
+                chunks(size_ / chunk),
+                size(size_)
+            {
+            }
+
+            HWY_INLINE void step()
+            {
+                if (chunks < step_chunks)
+                    return;
+                HWY_UNROLL(4)
+                for (size_t k = 0; k < step_chunks; ++k)
+                {
+                    x.prefetch(prefetch_distance + k * chunk);
+                    lanes.add_squares(x, k * chunk);
+                }
+                x = x.from(step_chunks * chunk);
+                chunks -= step_chunks;
+            }
+
+            HWY_INLINE double finish()
+            {
+                while (chunks >= step_chunks)
+                    step();
+                for (; chunks != 0; --chunks)
+                {
+                    lanes.add_squares(x, 0);
+                    x = x.from(chunk);
+                }
+                if (size % chunk != 0)
+                    lanes.add_squares(last_values<values>(x, size % chunk).get(), 0);
+                return lanes.total();
+            }
+
+        private:
+            values x;
+            size_t chunks;
+            size_t size;
+            sum_lanes lanes;
+        };
+
+        template <class values>
+        double sum_squares_of_group(const values& x, size_t size)
+        {
+            double sum = 0;
+            for (size_t b = 0; b < size; b += rms_norm_segment)
+                sum += squares<values>(x.from(b), std::min(rms_norm_segment, size - b)).finish();
+            return sum;
+        }
+
+        double sum_squares(const rms_norm_forward<float>& p, size_t group, size_t begin, size_t end)
+        {
+            double sum = 0;
+            with_values(p,
+                [&](const auto& x) HWY_ATTR
+                { sum = sum_squares_of_group(x[group].from(begin), end - begin); });
+            return sum;
+        }
+
+        template <bool stream, class formula, class values>
+        HWY_INLINE double
+        write_and_sum(formula& f, const float* y, size_t begin, size_t end, squares<values> next)
+        {
+            size_t i = begin;
+            if constexpr (stream)
+            {
+                i = next_line(y, begin, end);
+                write_few(f, begin, i);
+            }
+            for (; i + step_chunks * chunk <= end; i += step_chunks * chunk)
+            {
+                next.step();
+                HWY_UNROLL(4)
+                for (size_t k = 0; k < step_chunks; ++k)
+                    write_chunk<stream>(f, i + k * chunk);
+            }
+            for (; i + chunk <= end; i += chunk)
+                write_chunk<stream>(f, i);
+            write_few(f, i, end);
+            return next.finish();
+        }
+
+        // A short group is over before its neighbour's sum has come out of the pipeline: many of
+        // them are summed, then written.
+        constexpr size_t short_size = 512;
+        constexpr size_t panel_size = 1024;
+        constexpr size_t panel_groups = 32;
+
+        template <bool stream, class inputs, class make_gains>
+        void normalize_short_groups(const rms_norm_forward<float>& p,
+            const inputs& x,
+            const make_gains& gains,
+            size_t first,
+            size_t last)
+        {
+            using values = decltype(x[0]);
+            const auto size = static_cast<size_t>(p.groups.size);
+            const rows<float> y(p.y, p.groups, p.y_stride);
+            const size_t groups = std::max<size_t>(1, std::min(panel_groups, panel_size / size));
+            double sums[panel_groups];
+            for (size_t g = first; g < last; g += groups)
+            {
+                const size_t n = std::min(groups, last - g);
+                for (size_t j = 0; j < n; ++j)
+                    sums[j] = squares<values>(x[g + j], size).finish();
+                for (size_t j = 0; j < n; ++j)
+                    p.scale[g + j] = scale_of_group(sums[j], size, p.eps);
+                for (size_t j = 0; j < n; ++j)
+                {
+                    output<values, single, decltype(gains(0, size))> f{
+                        x[g + j], y[g + j], {p.scale[g + j]}, gains(0, size)};
+                    const values next = x[std::min(g + j + groups, last - 1)];
+                    write_values<stream>(
+                        f, f.y, 0, size, [&](size_t i) HWY_ATTR { next.prefetch(i); });
+                }
+            }
+        }
+
+        template <bool stream, class inputs, class make_gains>
+        void normalize_long_groups(const rms_norm_forward<float>& p,
+            const inputs& x,
+            const make_gains& gains,
+            size_t first,
+            size_t last)
+        {
+            using values = decltype(x[0]);
+            const auto size = static_cast<size_t>(p.groups.size);
+            const rows<float> y(p.y, p.groups, p.y_stride);
+            double sum = sum_squares_of_group(x[first], size);
+            for (size_t g = first; g < last; ++g)
+            {
+                p.scale[g] = scale_of_group(sum, size, p.eps);
+                sum = 0;
+                const bool has_next = g + 1 < last;
+                const values next_x = x[has_next ? g + 1 : g];
+                for (size_t b = 0; b < size; b += rms_norm_segment)
+                {
+                    const size_t end = std::min(size, b + rms_norm_segment);
+                    output<values, single, decltype(gains(b, size))> f{
+                        x[g], y[g], {p.scale[g]}, gains(b, size)};
+                    const squares<values> next(next_x.from(b), has_next ? end - b : 0);
+                    sum += write_and_sum<stream>(f, f.y, b, end, next);
+                }
+            }
+        }
+
+        bool can_stream(const rms_norm_forward<float>& p)
+        /*!
+            ensures
+                - returns whether the lines of h, if there is one, begin where those of y do: then both
+                  are stored a line at a time.
+        !*/
+        {
+            const rows<float> y(p.y, p.groups, p.y_stride), h(p.h, p.groups, p.h_stride);
+            const auto distance = reinterpret_cast<std::uintptr_t>(p.h) -
+                reinterpret_cast<std::uintptr_t>(p.y);
+            return p.h == nullptr ||
+                (distance % 64 == 0 && (h.stride - y.stride) * sizeof(float) % 64 == 0);
+        }
+
+        // Calls f with all that a forward pass can be, as types.
+        template <class F>
+        HWY_INLINE void with_variant(const rms_norm_forward<float>& p,
+            const rms_norm_gains& gains,
+            bool stream,
+            const F& f)
+        {
+            stream = stream && can_stream(p);
+            with_bool(stream,
+                [&](auto streams) HWY_ATTR
+                {
+                    with_values(p,
+                        [&](const auto& x) HWY_ATTR {
+                            with_gains(gains,
+                                [&](const auto& make_gains) HWY_ATTR
+                                { f(streams, x, make_gains); });
+                        });
+                });
+            if (stream)
+                hwy::FlushStream();
+        }
+
+        void normalize(const rms_norm_forward<float>& p,
+            const rms_norm_gains& gains,
+            size_t first,
+            size_t last,
+            bool stream)
+        {
+            with_variant(p, gains, stream,
+                [&](auto streams, const auto& x, const auto& make_gains) HWY_ATTR
+                {
+                    if (static_cast<size_t>(p.groups.size) < short_size)
+                        normalize_short_groups<streams>(p, x, make_gains, first, last);
+                    else
+                        normalize_long_groups<streams>(p, x, make_gains, first, last);
+                });
+        }
+
+        void write(const rms_norm_forward<float>& p,
+            const rms_norm_gains& gains,
+            size_t group,
+            size_t begin,
+            size_t end,
+            bool stream)
+        {
+            float* const y = rows<float>(p.y, p.groups, p.y_stride)[group];
+            with_variant(p, gains, stream,
+                [&](auto streams, const auto& x, const auto& make_gains) HWY_ATTR
+                {
+                    output<decltype(x[0]), single, decltype(make_gains(begin, end))> f{
+                        x[group], y, {p.scale[group]}, make_gains(begin, end)};
+                    write_values<streams>(f, y, begin, end,
+                        [&](size_t at) HWY_ATTR { f.x.prefetch(at + prefetch_distance); });
+                });
+        }
+
+        // ------------------------------------------------------------------------------------
+        //                                     backward
+        // ------------------------------------------------------------------------------------
+
+        // The streams are taken in turns, so many values at a time (measured). The sum of a piece
+        // asks for memory, of the next one mostly, for the writing too.
+        constexpr size_t piece = num_floats >= 16 ? 512 : 128;
 
         // Where d*x*s goes, the share of a group in the gradients of the gains.
 
@@ -75,20 +370,20 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t at,
             size_t count)
         {
-            const padded<float> last_d(d, count);
-            const padded<float> last_x(x, count);
+            const padded last_d(d, count);
+            const padded last_x(x, count);
             if constexpr (std::is_same_v<destination, nothing>)
             {
                 add_chunk(lanes, last_d.values, last_x.values, nullptr, scale, to, at);
             }
             else if constexpr (std::is_same_v<destination, gain_sums>)
             {
-                const padded<float> last_g(g, count);
+                const padded last_g(g, count);
                 add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale, to, at);
             }
             else
             {
-                const padded<float> last_g(g, count);
+                const padded last_g(g, count);
                 alignas(64) float last[chunk];
                 add_chunk(lanes, last_d.values, last_x.values, last_g.values, scale,
                     gain_gradients{last}, 0);
@@ -163,7 +458,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         HWY_INLINE void
         gradient_step(group_gradient& now, group_gradient& next, const gains& g, destination to)
         {
-            input_gradient<float, add, single, gains> f{
+            input_gradient<add, single, gains> f{
                 now.d, now.x, now.old, now.dx, {now.scale}, {now.mean}, g};
             const float* values = nullptr;
             if constexpr (gains::exists)
@@ -195,7 +490,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             const rms_norm_gains& gains,
             double* gain_sums)
         {
-            input_gradient<float, add, single, runs> f{now.d, now.x, now.old, now.dx, {now.scale},
+            input_gradient<add, single, runs> f{now.d, now.x, now.old, now.dx, {now.scale},
                 {now.mean}, {gains.values, gains.run, 0, now.size}};
 
             double total = 0;
@@ -345,7 +640,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     with_gains(gains,
                         [&](const auto& make_gains) HWY_ATTR
                         {
-                            input_gradient<float, add, single, decltype(make_gains(begin, end))> f{
+                            input_gradient<add, single, decltype(make_gains(begin, end))> f{
                                 at.d[group], at.x[group], at.old[group], at.dx[group],
                                 {p.scale[group]}, {mean}, make_gains(begin, end)};
                             write_values<false>(f, f.dx, begin, end,
@@ -364,9 +659,9 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
     const rms_norm_row_loops<float>& table_of_rows()
     {
-        static const rms_norm_row_loops<float> table = {hwy::TargetName(HWY_TARGET),
-            add_offset<float>, normalize<float>, sum_squares<float>, write<float>, gradient,
-            gradient_of_one, sum_products, write_gradient, add};
+        static const rms_norm_row_loops<float> table = {hwy::TargetName(HWY_TARGET), add_offset,
+            normalize, sum_squares, write, gradient, gradient_of_one, sum_products, write_gradient,
+            add};
         return table;
     }
 
