@@ -142,12 +142,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
     // ----------------------------------------------------------------------------------------
 
-    // The values of a group.
+    // The values of a group, when they are summed: x, or x + r, which then goes to h.
 
     struct only_x
     {
-        static constexpr bool is_sum = false;
-
         template <class D>
         HWY_INLINE hn::Vec<D> get(D d, size_t i) const
         {
@@ -158,17 +156,19 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
         HWY_INLINE only_x from(size_t i) const { return {x + i}; }
 
+        HWY_INLINE padded last(size_t count) const { return padded(x, count); }
+
         const float* x;
     };
 
     struct x_plus_r
     {
-        static constexpr bool is_sum = true;
-
         template <class D>
         HWY_INLINE hn::Vec<D> get(D d, size_t i) const
         {
-            return hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, r + i));
+            const auto v = hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, r + i));
+            hn::StoreU(v, d, h + i);
+            return v;
         }
 
         HWY_INLINE void prefetch(size_t i) const
@@ -179,38 +179,16 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
         HWY_INLINE x_plus_r from(size_t i) const { return {x + i, r + i, h + i}; }
 
+        HWY_INLINE padded last(size_t count) const
+        {
+            for (size_t i = 0; i < count; ++i)
+                h[i] = x[i] + r[i];
+            return padded(h, count);
+        }
+
         const float* x;
         const float* r;
         float* h;
-    };
-
-    // The last values of a group, fewer than a chunk, followed by zeros.
-
-    template <class values>
-    struct last_values;
-
-    template <>
-    struct last_values<only_x>
-    {
-        HWY_INLINE last_values(const only_x& v, size_t count) :
-            x(v.x, count)
-        {
-        }
-        HWY_INLINE only_x get() const { return {x.values}; }
-        padded x;
-    };
-
-    template <>
-    struct last_values<x_plus_r>
-    {
-        HWY_INLINE last_values(const x_plus_r& v, size_t count) :
-            x(v.x, count),
-            r(v.r, count)
-        {
-        }
-        HWY_INLINE x_plus_r get() const { return {x.values, r.values, nullptr}; }
-        padded x;
-        padded r;
     };
 
     // ----------------------------------------------------------------------------------------
@@ -393,8 +371,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
     // ----------------------------------------------------------------------------------------
 
-    // y, and h if there is one
-    template <class values, class scales, class gains>
+    template <class scales, class gains>
     struct output
     {
         HWY_INLINE void fetch(size_t i)
@@ -406,16 +383,13 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         template <bool stream, class D>
         HWY_INLINE void write(D d, size_t i) const
         {
-            auto v = x.get(d, i);
-            if constexpr (values::is_sum)
-                store<stream>(v, d, x.h + i);
-            v = hn::Mul(v, s.get(d, i));
+            auto v = hn::Mul(hn::LoadU(d, x + i), s.get(d, i));
             if constexpr (gains::exists)
                 v = hn::Mul(v, g.get(d, i));
             store<stream>(v, d, y + i);
         }
 
-        values x;
+        const float* x;
         float* y;
         scales s;
         gains g;

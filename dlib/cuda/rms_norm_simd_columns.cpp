@@ -157,7 +157,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             {
                 const size_t at = now.first + row * stride;
                 const float* const ahead = soon + (row + 1) * stride;
-                output<only_x, array, gains> f{{p.x + at}, p.y + at, {p.scale + now.group}, {}};
+                output<array, gains> f{p.x + at, p.y + at, {p.scale + now.group}, {}};
                 if constexpr (gains::exists)
                     f.g.value = values[row];
                 write_values<stream>(

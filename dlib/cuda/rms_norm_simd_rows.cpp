@@ -68,6 +68,12 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
 
         // ------------------------------------------------------------------------------------
 
+        rows<const float> normalized_rows(const rms_norm_forward<float>& p)
+        {
+            return p.h == nullptr ? rows<const float>(p.x, p.groups, p.x_stride)
+                                  : rows<const float>(p.h, p.groups, p.h_stride);
+        }
+
         template <class F>
         HWY_INLINE void with_values(const rms_norm_forward<float>& p, const F& f)
         {
@@ -115,7 +121,10 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     x = x.from(chunk);
                 }
                 if (size % chunk != 0)
-                    lanes.add_squares(last_values<values>(x, size % chunk).get(), 0);
+                {
+                    const padded last = x.last(size % chunk);
+                    lanes.add_squares(only_x{last.values}, 0);
+                }
                 return lanes.total();
             }
 
@@ -182,6 +191,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         {
             using values = decltype(x[0]);
             const auto size = static_cast<size_t>(p.groups.size);
+            const rows<const float> normalized = normalized_rows(p);
             const rows<float> y(p.y, p.groups, p.y_stride);
             const size_t groups = std::max<size_t>(1, std::min(panel_groups, panel_size / size));
             double sums[panel_groups];
@@ -194,8 +204,8 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                     p.scale[g + j] = scale_of_group(sums[j], size, p.eps);
                 for (size_t j = 0; j < n; ++j)
                 {
-                    output<values, single, decltype(gains(0, size))> f{
-                        x[g + j], y[g + j], {p.scale[g + j]}, gains(0, size)};
+                    output<single, decltype(gains(0, size))> f{
+                        normalized[g + j], y[g + j], {p.scale[g + j]}, gains(0, size)};
                     const values next = x[std::min(g + j + groups, last - 1)];
                     write_values<stream>(
                         f, f.y, 0, size, [&](size_t i) HWY_ATTR { next.prefetch(i); });
@@ -212,6 +222,7 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
         {
             using values = decltype(x[0]);
             const auto size = static_cast<size_t>(p.groups.size);
+            const rows<const float> normalized = normalized_rows(p);
             const rows<float> y(p.y, p.groups, p.y_stride);
             double sum = sum_squares_of_group(x[first], size);
             for (size_t g = first; g < last; ++g)
@@ -223,45 +234,22 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 for (size_t b = 0; b < size; b += rms_norm_segment)
                 {
                     const size_t end = std::min(size, b + rms_norm_segment);
-                    output<values, single, decltype(gains(b, size))> f{
-                        x[g], y[g], {p.scale[g]}, gains(b, size)};
+                    output<single, decltype(gains(b, size))> f{
+                        normalized[g], y[g], {p.scale[g]}, gains(b, size)};
                     const squares<values> next(next_x.from(b), has_next ? end - b : 0);
                     sum += write_and_sum<stream>(f, f.y, b, end, next);
                 }
             }
         }
 
-        bool can_stream(const rms_norm_forward<float>& p)
-        /*!
-            ensures
-                - returns whether the lines of h, if there is one, begin where those of y do: then both
-                  are stored a line at a time.
-        !*/
-        {
-            const rows<float> y(p.y, p.groups, p.y_stride), h(p.h, p.groups, p.h_stride);
-            const auto distance = reinterpret_cast<std::uintptr_t>(p.h) -
-                reinterpret_cast<std::uintptr_t>(p.y);
-            return p.h == nullptr ||
-                (distance % 64 == 0 && (h.stride - y.stride) * sizeof(float) % 64 == 0);
-        }
-
-        // Calls f with all that a forward pass can be, as types.
+        // Calls f with what writes y, as types.
         template <class F>
-        HWY_INLINE void with_variant(const rms_norm_forward<float>& p,
-            const rms_norm_gains& gains,
-            bool stream,
-            const F& f)
+        HWY_INLINE void with_output(const rms_norm_gains& gains, bool stream, const F& f)
         {
-            stream = stream && can_stream(p);
             with_bool(stream,
-                [&](auto streams) HWY_ATTR
-                {
-                    with_values(p,
-                        [&](const auto& x) HWY_ATTR {
-                            with_gains(gains,
-                                [&](const auto& make_gains) HWY_ATTR
-                                { f(streams, x, make_gains); });
-                        });
+                [&](auto streams) HWY_ATTR {
+                    with_gains(
+                        gains, [&](const auto& make_gains) HWY_ATTR { f(streams, make_gains); });
                 });
             if (stream)
                 hwy::FlushStream();
@@ -273,13 +261,17 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             size_t last,
             bool stream)
         {
-            with_variant(p, gains, stream,
-                [&](auto streams, const auto& x, const auto& make_gains) HWY_ATTR
+            with_output(gains, stream,
+                [&](auto streams, const auto& make_gains) HWY_ATTR
                 {
-                    if (static_cast<size_t>(p.groups.size) < short_size)
-                        normalize_short_groups<streams>(p, x, make_gains, first, last);
-                    else
-                        normalize_long_groups<streams>(p, x, make_gains, first, last);
+                    with_values(p,
+                        [&](const auto& x) HWY_ATTR
+                        {
+                            if (static_cast<size_t>(p.groups.size) < short_size)
+                                normalize_short_groups<streams>(p, x, make_gains, first, last);
+                            else
+                                normalize_long_groups<streams>(p, x, make_gains, first, last);
+                        });
                 });
         }
 
@@ -291,13 +283,13 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
             bool stream)
         {
             float* const y = rows<float>(p.y, p.groups, p.y_stride)[group];
-            with_variant(p, gains, stream,
-                [&](auto streams, const auto& x, const auto& make_gains) HWY_ATTR
+            with_output(gains, stream,
+                [&](auto streams, const auto& make_gains) HWY_ATTR
                 {
-                    output<decltype(x[0]), single, decltype(make_gains(begin, end))> f{
-                        x[group], y, {p.scale[group]}, make_gains(begin, end)};
+                    output<single, decltype(make_gains(begin, end))> f{
+                        normalized_rows(p)[group], y, {p.scale[group]}, make_gains(begin, end)};
                     write_values<streams>(f, y, begin, end,
-                        [&](size_t at) HWY_ATTR { f.x.prefetch(at + prefetch_distance); });
+                        [&](size_t at) HWY_ATTR { prefetch_at(f.x, at + prefetch_distance); });
                 });
         }
 
