@@ -15,6 +15,9 @@
 #ifdef DLIB_RMS_NORM_HAVE_SIMD
 #include "instruction_sets.h"
 #endif
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
 
 namespace
 {
@@ -508,6 +511,29 @@ namespace
         }
     }
 
+#ifdef __SSE__
+    template <typename T>
+    void squares_count_where_denormals_are_zero(const row_backend<T>& b)
+    /*!
+        The squares of such floats are denormal, and not much smaller than eps.
+    !*/
+    {
+        row_problem<T> p;
+        p.rows = 3;
+        p.size = 1000;
+        p.eps = FLT_MIN;
+        p.x.assign(3000, T(0x1p-65f));
+        p.d.assign(3000, T(1.0f));
+        const unsigned old = _mm_getcsr();
+        _mm_setcsr(old | 0x8040); // FTZ and DAZ
+        const row_result<T> r = run(b, p);
+        _mm_setcsr(old);
+        const double exact = 1 / std::sqrt(0x1p-130 + FLT_MIN);
+        for (const float s : r.scale)
+            DLIB_TEST(std::abs(s - exact) <= 4 * 0x1p-24 * exact);
+    }
+#endif
+
     template <typename T>
     void bad_numbers_stay_in_their_row(const row_backend<T>& b)
     {
@@ -905,6 +931,13 @@ namespace
                 run("fused_equals_separate", fused_equals_separate<T>);
                 run("castings_differ", castings_differ<T>);
                 run("squares_leave_the_range_of_floats", squares_leave_the_range_of_floats<T>);
+#ifdef __SSE__
+                if constexpr (!std::is_same_v<T, float16>) // whose squares are large
+                {
+                    run("squares_count_where_denormals_are_zero",
+                        squares_count_where_denormals_are_zero<T>);
+                }
+#endif
                 run("bad_numbers_stay_in_their_row", bad_numbers_stay_in_their_row<T>);
                 run("queries_and_keys_side_by_side", queries_and_keys_side_by_side<T>);
                 if (b.name != std::string("cpu"))
