@@ -192,6 +192,40 @@ namespace dlib::contrib
     }
 
     template <typename address_of>
+    void check_rms_normalize_sum(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        const tensor& dest,
+        const tensor& scale,
+        const tensor& sum,
+        const tensor& src1,
+        const tensor& src2,
+        const tensor& gamma,
+        const address_of& address,
+        rms_norm_groups& groups)
+    /*!
+        requires
+            - address(t) == where the tensor t lies in the memory of the device that will be used
+            - src1 and src2 have the same shape
+        ensures
+            - checks what rms_normalize_sum() requires
+            - #groups == the groups of the sum
+    !*/
+    {
+        check_rms_normalize(axes, gain_offset, eps, dest, scale, src1, gamma, address, groups);
+
+        const rms_norm_buffer to = {"dest", address(dest), dest.size()};
+        const rms_norm_buffer stats = {"scale", address(scale), scale.size()};
+        const rms_norm_buffer h = {"sum", address(sum), sum.size()};
+        const rms_norm_buffer x = {"src1", address(src1), src1.size()};
+        const rms_norm_buffer r = {"src2", address(src2), src2.size()};
+        const rms_norm_buffer gain = {"gamma", address(gamma), gamma.size()};
+        check_output_is_apart(to, x, r);
+        check_output_is_apart(h, to, stats, x, r, gain);
+        check_output_is_apart(stats, r);
+    }
+
+    template <typename address_of>
     bool check_rms_normalize_gradient(rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,

@@ -21,7 +21,8 @@ inline void rms_normalize(double eps,
     rms_normalize(rms_norm_axes::sample, 0, eps, dest, scale, src, gamma);
 }
 
-DLIB_RMS_NORM_API void rms_normalize_gradient(rms_norm_axes axes,
+DLIB_RMS_NORM_API void rms_normalize_gradient(bool add_to,
+    rms_norm_axes axes,
     double gain_offset,
     const tensor& gradient_input,
     const tensor& scale,
@@ -30,6 +31,20 @@ DLIB_RMS_NORM_API void rms_normalize_gradient(rms_norm_axes axes,
     tensor& src_grad,
     tensor& gamma_grad,
     resizable_tensor& dscale);
+
+inline void rms_normalize_gradient(rms_norm_axes axes,
+    double gain_offset,
+    const tensor& gradient_input,
+    const tensor& scale,
+    const tensor& src,
+    const tensor& gamma,
+    tensor& src_grad,
+    tensor& gamma_grad,
+    resizable_tensor& dscale)
+{
+    rms_normalize_gradient(
+        true, axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
+}
 
 inline void rms_normalize_gradient(const tensor& gradient_input,
     const tensor& scale,

@@ -101,6 +101,13 @@ namespace dlib::contrib
         bool operator!=(const rms_norm_dims& b) const { return !(*this == b); }
     };
 
+    inline rms_norm_dims larger_dims(const rms_norm_dims& a, const rms_norm_dims& b)
+    {
+        const auto larger = [](long long i, long long j) { return i < j ? j : i; };
+        return {larger(a.num_samples, b.num_samples), larger(a.k, b.k), larger(a.nr, b.nr),
+            larger(a.nc, b.nc)};
+    }
+
     // ----------------------------------------------------------------------------------------
 
     inline rms_norm_dims

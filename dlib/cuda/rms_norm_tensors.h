@@ -73,7 +73,44 @@ namespace dlib::contrib
     // ----------------------------------------------------------------------------------------
 
     template <typename device>
+    void normalize_sum_of_tensors(device&& on,
+        rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        resizable_tensor& sum,
+        const tensor& src1,
+        const tensor& src2,
+        const tensor& gamma)
+    {
+        const auto address = [&on](const tensor& t) { return on.address(t); };
+        rms_norm_forward<float> pass;
+        check_rms_normalize_sum(
+            axes, gain_offset, eps, dest, scale, sum, src1, src2, gamma, address, pass.groups);
+        pass.eps = eps;
+        pass.gain_offset = static_cast<float>(gain_offset);
+
+        set_size(sum, dims_of(src1));
+        set_size(dest, dims_of(src1));
+        set_size(scale, rms_norm_scale_dims(axes, dims_of(src1)));
+        if (pass.groups.num_values() == 0)
+            return;
+
+        pass.x = on.read(src1);
+        pass.r = on.read(src2);
+        pass.gamma = on.read(gamma);
+        pass.h = on.write(sum);
+        pass.y = on.write(dest);
+        pass.scale = on.write(scale);
+        on.run(pass);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    template <typename device>
     void normalize_gradient_of_tensors(device&& on,
+        bool add_to,
         rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
@@ -89,7 +126,7 @@ namespace dlib::contrib
         const bool in_place = check_rms_normalize_gradient(axes, gain_offset, gradient_input, scale,
             src, gamma, src_grad, gamma_grad, dscale, address, pass.groups);
         pass.gain_offset = static_cast<float>(gain_offset);
-        pass.add = !in_place;
+        pass.add = add_to && !in_place;
 
         set_size(dscale, rms_norm_scale_dims(axes, dims_of(src)));
         if (pass.groups.num_values() == 0)
@@ -102,7 +139,7 @@ namespace dlib::contrib
         pass.x = on.read(src);
         pass.gamma = on.read(gamma);
         pass.scale = on.read(scale);
-        pass.dx = on.read_and_write(src_grad);
+        pass.dx = pass.add || in_place ? on.read_and_write(src_grad) : on.write(src_grad);
         pass.dgamma = on.write(gamma_grad);
         pass.dscale = on.write(dscale);
         on.run(pass);

@@ -4,6 +4,7 @@
 
 #include "rms_norm_tools.h"
 
+#include <dlib/cuda/tensor_tools.h>
 #include <dlib/rms_norm_config.h>
 #include "rms_norm_cpu.h"
 #ifdef DLIB_USE_CUDA
@@ -34,7 +35,8 @@ namespace dlib::contrib
         normalize_tensors(on_cpu, axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
-    void cpu::rms_normalize_gradient(rms_norm_axes axes,
+    void cpu::rms_normalize_gradient(bool add_to,
+        rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -44,8 +46,8 @@ namespace dlib::contrib
         tensor& gamma_grad,
         resizable_tensor& dscale)
     {
-        normalize_gradient_of_tensors(on_cpu, axes, gain_offset, gradient_input, scale, src, gamma,
-            src_grad, gamma_grad, dscale);
+        normalize_gradient_of_tensors(on_cpu, add_to, axes, gain_offset, gradient_input, scale, src,
+            gamma, src_grad, gamma_grad, dscale);
     }
 
     // ----------------------------------------------------------------------------------------
@@ -63,7 +65,8 @@ namespace dlib::contrib
         normalize_tensors(rms_norm_on_device(), axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
-    void cuda::rms_normalize_gradient(rms_norm_axes axes,
+    void cuda::rms_normalize_gradient(bool add_to,
+        rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -73,24 +76,28 @@ namespace dlib::contrib
         tensor& gamma_grad,
         resizable_tensor& dscale)
     {
-        normalize_gradient_of_tensors(rms_norm_on_device(), axes, gain_offset, gradient_input,
-            scale, src, gamma, src_grad, gamma_grad, dscale);
+        normalize_gradient_of_tensors(rms_norm_on_device(), add_to, axes, gain_offset,
+            gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
     }
+
+#endif
+
+    // ----------------------------------------------------------------------------------------
 
     namespace
     {
         // As dlib's own tt decides. dlib 19.24 can't switch CUDA off at run time.
         bool runs_on_cuda()
         {
-#ifdef DLIB_RMS_NORM_DLIB_HAS_USE_CUDA
+#if !defined(DLIB_USE_CUDA)
+            return false;
+#elif defined(DLIB_RMS_NORM_DLIB_HAS_USE_CUDA)
             return ::dlib::cuda::use_cuda();
 #else
             return true;
 #endif
         }
     }
-
-#endif
 
     // ----------------------------------------------------------------------------------------
 
@@ -109,7 +116,8 @@ namespace dlib::contrib
         cpu::rms_normalize(axes, gain_offset, eps, dest, scale, src, gamma);
     }
 
-    void tt::rms_normalize_gradient(rms_norm_axes axes,
+    void tt::rms_normalize_gradient(bool add_to,
+        rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
         const tensor& scale,
@@ -122,12 +130,38 @@ namespace dlib::contrib
 #ifdef DLIB_USE_CUDA
         if (runs_on_cuda())
         {
-            return cuda::rms_normalize_gradient(
-                axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
+            return cuda::rms_normalize_gradient(add_to, axes, gain_offset, gradient_input, scale,
+                src, gamma, src_grad, gamma_grad, dscale);
         }
 #endif
-        cpu::rms_normalize_gradient(
-            axes, gain_offset, gradient_input, scale, src, gamma, src_grad, gamma_grad, dscale);
+        cpu::rms_normalize_gradient(add_to, axes, gain_offset, gradient_input, scale, src, gamma,
+            src_grad, gamma_grad, dscale);
+    }
+
+    // ----------------------------------------------------------------------------------------
+
+    void tt::rms_normalize_sum(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        resizable_tensor& sum,
+        const tensor& src1,
+        const tensor& src2,
+        const tensor& gamma)
+    {
+        DLIB_CASSERT(&sum != &dest && &sum != &scale && &sum != &src1 && &sum != &src2,
+            "\n\t sum is the same object as another argument.");
+        const rms_norm_dims a = dims_of(src1), b = dims_of(src2);
+        if (a == b && axes != rms_norm_axes::channel && !runs_on_cuda())
+        {
+            normalize_sum_of_tensors(
+                on_cpu, axes, gain_offset, eps, dest, scale, sum, src1, src2, gamma);
+            return;
+        }
+        set_size(sum, larger_dims(a, b));
+        ::dlib::tt::add(sum, src1, src2);
+        rms_normalize(axes, gain_offset, eps, dest, scale, sum, gamma);
     }
 
     // ----------------------------------------------------------------------------------------

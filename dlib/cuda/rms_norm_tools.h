@@ -25,6 +25,16 @@ namespace dlib::contrib::cuda
 namespace dlib::contrib::tt
 {
 #include "rms_norm_functions.h"
+
+    DLIB_RMS_NORM_API void rms_normalize_sum(rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        resizable_tensor& sum,
+        const tensor& src1,
+        const tensor& src2,
+        const tensor& gamma);
 }
 
 #endif // DLIB_RMS_NORM_TOOLS_H_

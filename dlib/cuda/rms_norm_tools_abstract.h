@@ -126,6 +126,7 @@ namespace tt
 // ----------------------------------------------------------------------------------------
 
     void rms_normalize_gradient(
+        bool add_to,
         rms_norm_axes axes,
         double gain_offset,
         const tensor& gradient_input,
@@ -156,7 +157,7 @@ namespace tt
                 - m == mean(g*d*(x*s))
               Then the gradient of f with respect to src is s*(g*d - (x*s)*m), and that with
               respect to gamma is the sum of d*x*s over all values that share a gain.
-            - if (src_grad is the memory of gradient_input) then
+            - if (!add_to or src_grad is the memory of gradient_input) then
                 - assigns the gradient of f with respect to src to #src_grad
             - else
                 - adds the gradient of f with respect to src to #src_grad
@@ -177,6 +178,23 @@ namespace tt
     !*/
 
     void rms_normalize_gradient(
+        rms_norm_axes axes,
+        double gain_offset,
+        const tensor& gradient_input,
+        const tensor& scale,
+        const tensor& src,
+        const tensor& gamma,
+        tensor& src_grad,
+        tensor& gamma_grad,
+        resizable_tensor& dscale
+    );
+    /*!
+        ensures
+            - performs rms_normalize_gradient(true, axes, gain_offset, gradient_input, scale, src,
+              gamma, src_grad, gamma_grad, dscale)
+    !*/
+
+    void rms_normalize_gradient(
         const tensor& gradient_input,
         const tensor& scale,
         const tensor& src,
@@ -189,6 +207,37 @@ namespace tt
         ensures
             - performs rms_normalize_gradient(rms_norm_axes::sample, 0, gradient_input, scale,
               src, gamma, src_grad, gamma_grad, dscale)
+    !*/
+
+// ----------------------------------------------------------------------------------------
+
+    void rms_normalize_sum(
+        rms_norm_axes axes,
+        double gain_offset,
+        double eps,
+        resizable_tensor& dest,
+        resizable_tensor& scale,
+        resizable_tensor& sum,
+        const tensor& src1,
+        const tensor& src2,
+        const tensor& gamma
+    );
+    /*!
+        (There is this function in tt only.)
+        requires
+            - eps, gain_offset and gamma are as in rms_normalize(), for a src of the shape of #sum
+            - dest, scale and sum overlap in memory neither with each other nor with another
+              argument
+        ensures
+            - performs
+                - tt::add(sum, src1, src2), after giving sum the larger of the two in each of the
+                  four dimensions
+                - rms_normalize(axes, gain_offset, eps, dest, scale, sum, gamma)
+              with the same bits. On the CPU, for sample and row axes and for sources of the same
+              shape, memory is gone through once.
+        throws
+            - fatal_error (from DLIB_CASSERT, in release builds too), before dest and scale are
+              touched, if one of the requirements is not met. The message names the values.
     !*/
 
 // ----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 #include <dlib/dnn/core.h>
+#include <dlib/dnn/layers.h>
 #include "rms_norm_abstract.h"
 #include "rms_norm_file.h"
 #include "../cuda/rms_norm_arguments.h"
@@ -141,19 +142,14 @@ namespace dlib::contrib
         template <typename SUBNET>
         void setup(const SUBNET& sub)
         {
-            const rms_norm_dims d = rms_norm_gamma_dims(AXES, gain, dims_of(sub.get_output()));
-            resizable_tensor new_params;
-            set_size(new_params, {d.size(), 1, 1, 1});
-            new_params = static_cast<float>(1 - gain_offset);
-            params.swap(new_params);
-            gamma = alias_tensor(d.num_samples, d.k, d.nr, d.nc);
+            make_gamma(dims_of(sub.get_output()));
         }
 
         template <typename SUBNET>
         void forward(const SUBNET& sub, resizable_tensor& output)
         {
             const tensor& input = sub.get_output();
-            check_gamma_fits(input);
+            check_gamma_fits(dims_of(input));
             auto g = gamma(params, 0);
             tt::rms_normalize(AXES, gain_offset, eps, output, scale, input, g);
         }
@@ -261,7 +257,7 @@ namespace dlib::contrib
             out << "</" << name() << ">\n";
         }
 
-    private:
+    protected:
         static std::string name()
         {
             switch (AXES)
@@ -282,12 +278,22 @@ namespace dlib::contrib
             return {gamma.num_samples(), gamma.k(), gamma.nr(), gamma.nc()};
         }
 
-        void check_gamma_fits(const tensor& input) const
+        void make_gamma(const rms_norm_dims& input)
         {
-            const rms_norm_dims wanted = rms_norm_gamma_dims(AXES, gain, dims_of(input));
+            const rms_norm_dims d = rms_norm_gamma_dims(AXES, gain, input);
+            resizable_tensor new_params;
+            set_size(new_params, {d.size(), 1, 1, 1});
+            new_params = static_cast<float>(1 - gain_offset);
+            params.swap(new_params);
+            gamma = alias_tensor(d.num_samples, d.k, d.nr, d.nc);
+        }
+
+        void check_gamma_fits(const rms_norm_dims& input) const
+        {
+            const rms_norm_dims wanted = rms_norm_gamma_dims(AXES, gain, input);
             if (gamma_dims() != wanted)
             {
-                throw error(class_name() + ": an input of shape " + to_string(dims_of(input)) +
+                throw error(class_name() + ": an input of shape " + to_string(input) +
                     " needs a gamma of shape " + to_string(wanted) +
                     ", but the layer has one of shape " + to_string(gamma_dims()) + ".");
             }
@@ -320,6 +326,123 @@ namespace dlib::contrib
 
     template <typename SUBNET>
     using rms_norm_channel = add_layer<rms_norm_channel_, SUBNET>;
+
+    // ----------------------------------------------------------------------------------------
+
+    template <template <typename> class TAG, rms_norm_axes AXES>
+    class add_prev_rms_norm_over_ : public rms_norm_over_<AXES>
+    {
+        using base = rms_norm_over_<AXES>;
+
+    public:
+        const static unsigned long id = tag_id<TAG>::id;
+
+        using base::base;
+
+        template <typename SUBNET>
+        void setup(const SUBNET& sub)
+        {
+            this->make_gamma(dims_of_sum(sub));
+        }
+
+        template <typename SUBNET>
+        void forward(const SUBNET& sub, resizable_tensor& output)
+        {
+            this->check_gamma_fits(dims_of_sum(sub));
+            auto g = this->gamma(this->params, 0);
+            tt::rms_normalize_sum(AXES, this->gain_offset, this->eps, output, this->scale, sum,
+                sub.get_output(), layer<TAG>(sub).get_output(), g);
+        }
+
+        template <typename SUBNET>
+        void backward(const tensor& gradient_input, SUBNET& sub, tensor& params_grad)
+        {
+            auto g = this->gamma(this->params, 0);
+            auto g_grad = this->gamma(params_grad, 0);
+            sum_grad.copy_size(sum);
+            tt::rms_normalize_gradient(false, AXES, this->gain_offset, gradient_input, this->scale,
+                sum, g, sum_grad, g_grad, this->dscale);
+            tensor& grad = sub.get_gradient_input();
+            ::dlib::tt::add(grad, grad, sum_grad);
+            tensor& tagged_grad = layer<TAG>(sub).get_gradient_input();
+            ::dlib::tt::add(tagged_grad, tagged_grad, sum_grad);
+        }
+
+        void clean()
+        {
+            base::clean();
+            sum.clear();
+            sum_grad.clear();
+        }
+
+        friend void serialize(const add_prev_rms_norm_over_& item, std::ostream& out)
+        {
+            serialize(std::string("add_prev_rms_norm_"), out);
+            serialize(static_cast<const base&>(item), out);
+        }
+
+        friend void deserialize(add_prev_rms_norm_over_& item, std::istream& in)
+        {
+            {
+                rms_norm_file file("add_prev_" + base::class_name(), in);
+                const std::string tag = file.read_tag();
+                if (tag != "add_prev_rms_norm_")
+                    file.refuse("unexpected version '" + printable(tag) + "'");
+            }
+            add_prev_rms_norm_over_ temp;
+            deserialize(static_cast<base&>(temp), in);
+            item = std::move(temp);
+        }
+
+        friend std::ostream& operator<<(std::ostream& out, const add_prev_rms_norm_over_& item)
+        {
+            return out << "add_prev" << id << "_" << static_cast<const base&>(item);
+        }
+
+        friend void to_xml(const add_prev_rms_norm_over_& item, std::ostream& out)
+        {
+            out << "<add_prev_rms_norm tag='" << id << "'>\n";
+            to_xml(static_cast<const base&>(item), out);
+            out << "</add_prev_rms_norm>\n";
+        }
+
+    private:
+        template <typename SUBNET>
+        static rms_norm_dims dims_of_sum(const SUBNET& sub)
+        {
+            return larger_dims(dims_of(sub.get_output()), dims_of(layer<TAG>(sub).get_output()));
+        }
+
+        resizable_tensor sum;
+        resizable_tensor sum_grad;
+    };
+
+    // ----------------------------------------------------------------------------------------
+
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_ = add_prev_rms_norm_over_<TAG, rms_norm_axes::sample>;
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_row_ = add_prev_rms_norm_over_<TAG, rms_norm_axes::row>;
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_channel_ = add_prev_rms_norm_over_<TAG, rms_norm_axes::channel>;
+
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm = add_layer<add_prev_rms_norm_<TAG>, SUBNET>;
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm_row = add_layer<add_prev_rms_norm_row_<TAG>, SUBNET>;
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm_channel = add_layer<add_prev_rms_norm_channel_<TAG>, SUBNET>;
+
+    template <typename SUBNET>
+    using add_prev1_rms_norm = add_prev_rms_norm<tag1, SUBNET>;
+    template <typename SUBNET>
+    using add_prev2_rms_norm = add_prev_rms_norm<tag2, SUBNET>;
+    template <typename SUBNET>
+    using add_prev3_rms_norm = add_prev_rms_norm<tag3, SUBNET>;
+    template <typename SUBNET>
+    using add_prev4_rms_norm = add_prev_rms_norm<tag4, SUBNET>;
+    template <typename SUBNET>
+    using add_prev5_rms_norm = add_prev_rms_norm<tag5, SUBNET>;
 
     // ----------------------------------------------------------------------------------------
 

@@ -340,6 +340,107 @@ namespace contrib
 
 // ----------------------------------------------------------------------------------------
 
+    template <
+        template <typename> class TAG,
+        rms_norm_axes AXES
+        >
+    class add_prev_rms_norm_over_ : public rms_norm_over_<AXES>
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                This is dlib's add_prev_<TAG> with an RMS norm above it, as one layer:
+
+                    sum    == sub.get_output() + layer<TAG>(sub).get_output()
+                    output == sum/sqrt(mean(sum^2) + eps) * (gain_offset + gamma)
+
+                It is for nets that normalize after the residual addition. Outputs and gradients
+                have the bits of the two layers that it replaces, and inputs of different shapes
+                are added as add_prev_ does it, padded with zeros. It takes less time and as much
+                memory. Options, parameters and errors are those of rms_norm_over_.
+
+                    add_prev_rms_norm_<TAG>, add_prev_rms_norm_row_<TAG> and
+                    add_prev_rms_norm_channel_<TAG> have the axes of rms_norm_, rms_norm_row_ and
+                    rms_norm_channel_.
+        !*/
+
+    public:
+
+        const static unsigned long id = tag_id<TAG>::id;
+
+        // constructors and members as in rms_norm_over_<AXES>
+
+        template <typename SUBNET>
+        void setup(
+            const SUBNET& sub
+        );
+        /*!
+            ensures
+                - the same as rms_norm_over_<AXES>::setup(), for the shape of sum
+        !*/
+
+        template <typename SUBNET>
+        void forward(
+            const SUBNET& sub,
+            resizable_tensor& output
+        );
+        /*!
+            requires
+                - setup() has been called
+            ensures
+                - performs tt::rms_normalize_sum(AXES, get_gain_offset(), get_eps(), output, scale,
+                  sum, sub.get_output(), layer<TAG>(sub).get_output(), gamma)
+            throws
+                - dlib::error
+                    if the shape of sum asks for another shape of gamma than the layer was set up
+                    or loaded with. The message names both. The layer and output are left as they
+                    were.
+        !*/
+
+        template <typename SUBNET>
+        void backward(
+            const tensor& gradient_input,
+            SUBNET& sub,
+            tensor& params_grad
+        );
+        /*!
+            requires
+                - forward(sub, output) was called last
+            ensures
+                - adds the gradient with respect to sum to sub.get_gradient_input() and to
+                  layer<TAG>(sub).get_gradient_input(), and assigns that with respect to gamma to
+                  params_grad
+        !*/
+    };
+
+    template <template <typename> class TAG, rms_norm_axes AXES>
+    void serialize(const add_prev_rms_norm_over_<TAG, AXES>& item, std::ostream& out);
+
+    template <template <typename> class TAG, rms_norm_axes AXES>
+    void deserialize(add_prev_rms_norm_over_<TAG, AXES>& item, std::istream& in);
+    /*!
+        As for rms_norm_over_. A file does not tell the tag, as with add_prev_.
+    !*/
+
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_         = add_prev_rms_norm_over_<TAG, rms_norm_axes::sample>;
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_row_     = add_prev_rms_norm_over_<TAG, rms_norm_axes::row>;
+    template <template <typename> class TAG>
+    using add_prev_rms_norm_channel_ = add_prev_rms_norm_over_<TAG, rms_norm_axes::channel>;
+
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm         = add_layer<add_prev_rms_norm_<TAG>, SUBNET>;
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm_row     = add_layer<add_prev_rms_norm_row_<TAG>, SUBNET>;
+    template <template <typename> class TAG, typename SUBNET>
+    using add_prev_rms_norm_channel = add_layer<add_prev_rms_norm_channel_<TAG>, SUBNET>;
+
+    // add_prev1_rms_norm to add_prev5_rms_norm are those of tag1 to tag5, with sample axes.
+    template <typename SUBNET>
+    using add_prev1_rms_norm        = add_prev_rms_norm<tag1, SUBNET>;
+
+// ----------------------------------------------------------------------------------------
+
     template <typename net_type>
     void set_all_rms_norm_eps(
         net_type& net,

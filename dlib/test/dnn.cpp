@@ -13,6 +13,61 @@
 
 namespace
 {
+    // The tag of what lies below in the subnets that dlib's test_layer() makes, and in ours.
+    template <typename SUBNET>
+    struct below
+    {
+        static const unsigned long id = 77;
+    };
+
+    struct two_inputs : test::subnet_with_output
+    {
+        two_inputs(const test::rms_norm_problem& p, const test::rms_norm_problem& lower_) :
+            subnet_with_output(p),
+            lower(lower_)
+        {
+        }
+
+        subnet_with_output& subnet() { return lower; }
+        const subnet_with_output& subnet() const { return lower; }
+
+        subnet_with_output lower;
+    };
+}
+
+namespace dlib::impl
+{
+    template <unsigned int i>
+    struct layer_helper_match<below, timpl::test_layer_subnet, i>
+    {
+        using type = timpl::test_layer_subnet;
+        static type& layer(type& n) { return n.subnet(); }
+    };
+
+    template <unsigned int i>
+    struct layer_helper_match<below, const timpl::test_layer_subnet, i>
+    {
+        using type = const timpl::test_layer_subnet;
+        static type& layer(type& n) { return n.subnet(); }
+    };
+
+    template <unsigned int i>
+    struct layer_helper_match<below, two_inputs, i>
+    {
+        using type = test::subnet_with_output;
+        static type& layer(two_inputs& n) { return n.subnet(); }
+    };
+
+    template <unsigned int i>
+    struct layer_helper_match<below, const two_inputs, i>
+    {
+        using type = const test::subnet_with_output;
+        static type& layer(const two_inputs& n) { return n.subnet(); }
+    };
+}
+
+namespace
+{
 
     using namespace test;
     using namespace dlib;
@@ -120,6 +175,145 @@ namespace
             layer.set_gain_offset(p.gain_offset);
             check_numbers("output", run_layer(layer, p).dest, exact_rms_norm(p).dest, p);
         }
+    }
+
+    template <template <template <typename> class> class layer_type, typename norm_type>
+    void layer_is_an_addition_and_a_norm(rms_norm_axes axes)
+    /*!
+        ensures
+            - compares the bits of everything with those of add_prev_ and the norm, for inputs of
+              one shape, and of different shapes, which dlib takes as padded with zeros
+    !*/
+    {
+        random_source rnd(11);
+        using dims = contrib::rms_norm_dims;
+        for (const kind_of_gain& kind : all_gains)
+        {
+            for (const auto& [first, second] : {std::pair<dims, dims>{{3, 4, 5, 6}, {3, 4, 5, 6}},
+                     {{2, 3, 1, 700}, {2, 3, 1, 700}}, {{40, 33, 9, 8}, {40, 33, 9, 8}},
+                     {{3, 2, 5, 6}, {2, 4, 3, 7}}})
+            {
+                two_inputs sub(random_problem(rnd, axes, kind.gain, first),
+                    random_problem(rnd, axes, kind.gain, second));
+                two_inputs expected_sub = sub;
+
+                add_prev_<below> add;
+                norm_type norm(1e-3, kind.gain, kind.offset);
+                subnet_with_output sum(random_problem(rnd, axes, kind.gain, first));
+                add.forward(expected_sub, sum.output);
+                norm.setup(sum);
+                random_problem(rnd, axes, kind.gain, first);
+                const std::vector<float> gamma = random_values(rnd, norm.get_layer_params().size());
+                std::copy(gamma.begin(), gamma.end(), norm.get_layer_params().begin());
+                resizable_tensor expected, expected_gamma_grad;
+                norm.forward(sum, expected);
+                resizable_tensor gradient;
+                gradient.copy_size(expected);
+                const std::vector<float> d = random_values(rnd, gradient.size());
+                std::copy(d.begin(), d.end(), gradient.begin());
+                expected_gamma_grad.copy_size(norm.get_layer_params());
+                sum.gradient_input.copy_size(sum.output);
+                sum.gradient_input = 0;
+                norm.backward(gradient, sum, expected_gamma_grad);
+                resizable_tensor none;
+                add.backward(sum.gradient_input, expected_sub, none);
+
+                layer_type<below> layer(1e-3, kind.gain, kind.offset);
+                layer.setup(sub);
+                DLIB_TEST(layer.get_layer_params().size() == gamma.size());
+                std::copy(gamma.begin(), gamma.end(), layer.get_layer_params().begin());
+                resizable_tensor found, gamma_grad;
+                for (int times = 0; times < 2; ++times)
+                    layer.forward(sub, found);
+                gamma_grad.copy_size(layer.get_layer_params());
+                layer.backward(gradient, sub, gamma_grad);
+                DLIB_TEST(have_same_bits(found, expected));
+                DLIB_TEST(have_same_bits(gamma_grad, expected_gamma_grad));
+                DLIB_TEST(have_same_bits(sub.gradient_input, expected_sub.gradient_input));
+                DLIB_TEST(
+                    have_same_bits(sub.lower.gradient_input, expected_sub.lower.gradient_input));
+            }
+        }
+    }
+
+    template <typename layer_type, typename norm_type>
+    void sum_layer_is_saved()
+    {
+        layer_type layer(0.25, rms_norm_gain::per_element, 1);
+        layer.set_learning_rate_multiplier(3);
+        random_source rnd(12);
+        const rms_norm_problem p = random_problem(
+            rnd, rms_norm_axes::row, rms_norm_gain::none, {2, 3, 4, 5});
+        const two_inputs sub(p, p);
+        layer.setup(sub);
+        layer.get_layer_params() = 0.5;
+        std::ostringstream out;
+        serialize(layer, out);
+
+        layer_type loaded;
+        std::istringstream in(out.str());
+        deserialize(loaded, in);
+        DLIB_TEST(loaded.get_eps() == 0.25 && loaded.get_gain() == rms_norm_gain::per_element &&
+            loaded.get_gain_offset() == 1 && loaded.get_learning_rate_multiplier() == 3);
+        resizable_tensor a, b;
+        layer.forward(sub, a);
+        loaded.forward(sub, b);
+        DLIB_TEST(have_same_bits(a, b));
+
+        const auto refuses = [&](const std::string& bytes)
+        {
+            std::istringstream broken(bytes);
+            bool refused = false;
+            try
+            {
+                deserialize(loaded, broken);
+            }
+            catch (serialization_error&)
+            {
+                refused = true;
+            }
+            DLIB_TEST_MSG(refused, bytes.size());
+            DLIB_TEST(loaded.get_eps() == 0.25 &&
+                loaded.get_layer_params().size() == layer.get_layer_params().size());
+        };
+        for (std::size_t size = 0; size < out.str().size(); ++size)
+            refuses(out.str().substr(0, size));
+        norm_type norm;
+        std::ostringstream other;
+        serialize(norm, other);
+        refuses(other.str());
+
+        std::ostringstream printed, xml;
+        printed << layer;
+        to_xml(layer, xml);
+        DLIB_TEST_MSG(printed.str().find("add_prev77_rms_norm") == 0 &&
+                printed.str().find("eps=0.25") != std::string::npos,
+            printed.str());
+        DLIB_TEST_MSG(xml.str().find("<add_prev_rms_norm tag='77'>") == 0 &&
+                xml.str().find("</add_prev_rms_norm>") != std::string::npos,
+            xml.str());
+    }
+
+    template <typename layer_type>
+    void sum_layer_needs_a_gamma_that_fits()
+    {
+        random_source rnd(13);
+        const auto problem = [&](const contrib::rms_norm_dims& dims)
+        { return random_problem(rnd, rms_norm_axes::row, rms_norm_gain::none, dims); };
+        layer_type layer;
+        layer.setup(two_inputs(problem({2, 3, 4, 5}), problem({2, 3, 4, 5})));
+        resizable_tensor output;
+        std::string message;
+        try
+        {
+            layer.forward(two_inputs(problem({2, 3, 4, 5}), problem({2, 6, 4, 6})), output);
+        }
+        catch (dlib::error& e)
+        {
+            message = e.what();
+        }
+        DLIB_TEST_MSG(message.find("(2,6,4,6)") != std::string::npos, message);
+        DLIB_TEST(output.size() == 0);
     }
 
     template <typename layer_type>
@@ -558,6 +752,36 @@ namespace
         }
     }
 
+    void sum_net_trains_and_is_saved()
+    {
+        using sum_net = loss_multiclass_log<fc<3,
+            contrib::add_prev1_rms_norm<
+                con<4, 3, 3, 1, 1, tag1<relu<con<4, 3, 3, 1, 1, input<matrix<float>>>>>>>>>;
+        random_source rnd(14);
+        std::vector<matrix<float>> images;
+        for (int i = 0; i < 6; ++i)
+            images.push_back(matrix_cast<float>(gaussian_randm(5, 7, i)));
+        const std::vector<unsigned long> labels = random_labels(rnd, images.size(), 3);
+        sum_net net;
+        contrib::set_all_rms_norm_eps(net, 0.01);
+        set_all_learning_rate_multipliers(net, 0.5);
+        resizable_tensor x;
+        net.to_tensor(images.begin(), images.end(), x);
+        std::vector<double> losses;
+        train(net, x, labels, 30, &losses);
+        DLIB_TEST_MSG(losses.back() < 0.7 * losses.front(), losses.back());
+        DLIB_TEST(layer<2>(net).layer_details().get_eps() == 0.01);
+        DLIB_TEST(layer<2>(net).layer_details().get_learning_rate_multiplier() == 0.5);
+
+        std::stringstream file;
+        serialize(net, file);
+        sum_net loaded;
+        deserialize(loaded, file);
+        DLIB_TEST(have_same_bits(last_output(loaded, x), last_output(net, x)));
+        net.clean();
+        DLIB_TEST(have_same_bits(last_output(loaded, x), last_output(net, x)));
+    }
+
     class xml_names : public document_handler
     {
         /*!
@@ -704,6 +928,26 @@ namespace
                 row, {2, 3, 4, 5}, {2, 3, 5, 4}, "(1,1,1,5)", "(1,1,1,4)"));
             RUN_CASE(layer_refuses_other_shapes<contrib::rms_norm_channel_>(
                 channel, {2, 3, 4, 5}, {2, 1, 4, 5}, "(1,3,1,1)", "(1,1,1,1)"));
+
+            using contrib::add_prev_rms_norm_, contrib::add_prev_rms_norm_row_,
+                contrib::add_prev_rms_norm_channel_;
+            RUN_CASE(layer_passes_test_layer<add_prev_rms_norm_<below>>());
+            RUN_CASE(layer_passes_test_layer<add_prev_rms_norm_row_<below>>());
+            RUN_CASE(layer_passes_test_layer<add_prev_rms_norm_channel_<below>>());
+            RUN_CASE(
+                layer_is_an_addition_and_a_norm<add_prev_rms_norm_, contrib::rms_norm_>(sample));
+            RUN_CASE(
+                layer_is_an_addition_and_a_norm<add_prev_rms_norm_row_, contrib::rms_norm_row_>(
+                    row));
+            RUN_CASE(layer_is_an_addition_and_a_norm<add_prev_rms_norm_channel_,
+                contrib::rms_norm_channel_>(channel));
+            RUN_CASE(sum_layer_is_saved<add_prev_rms_norm_<below>, contrib::rms_norm_>());
+            RUN_CASE(sum_layer_is_saved<add_prev_rms_norm_row_<below>, contrib::rms_norm_row_>());
+            RUN_CASE(sum_layer_is_saved<add_prev_rms_norm_channel_<below>,
+                contrib::rms_norm_channel_>());
+            RUN_CASE(sum_layer_needs_a_gamma_that_fits<add_prev_rms_norm_<below>>());
+            RUN_CASE(sum_layer_needs_a_gamma_that_fits<add_prev_rms_norm_row_<below>>());
+            RUN_CASE(sum_layer_needs_a_gamma_that_fits<add_prev_rms_norm_channel_<below>>());
         }
 
         static void nets()
@@ -712,6 +956,7 @@ namespace
             RUN_CASE(net_of_dlib_20_is_saved_byte_for_byte());
             RUN_CASE(cut_net_files());
             RUN_CASE(layers_below_learn());
+            RUN_CASE(sum_net_trains_and_is_saved());
 
             random_source rnd(5);
             const resizable_tensor images = random_images(rnd, 8, 3, 4, 5);

@@ -29,6 +29,15 @@ namespace
         dlib::avg_pool_everything<conv_block<conv_block<dlib::input<dlib::matrix<float>>>>>>>;
     // README
 
+    // README
+    // normalized after the residual addition: add_prev1 and the norm as one layer, with the same bits
+    template <typename SUBNET>
+    using post_norm_block = dlib::contrib::add_prev1_rms_norm<
+        dlib::fc<64, dlib::relu<dlib::fc<64, dlib::tag1<SUBNET>>>>>;
+    using post_norm_net = dlib::loss_multiclass_log<
+        dlib::fc<10, post_norm_block<dlib::fc<64, dlib::input<dlib::matrix<float>>>>>>;
+    // README
+
     void tokens()
     {
         // README
@@ -148,6 +157,7 @@ namespace
         {
             run_case("README: fully connected", learns<mlp>);
             run_case("README: convolutional", learns<conv_net>);
+            run_case("README: normalized after the addition", learns<post_norm_net>);
             run_case("README: tokens", tokens);
             run_case("README: rows of 16 bits", short_rows);
             run_case("README: holds them", readme_holds_them);

@@ -64,7 +64,7 @@ namespace test
         b.name = name;
         b.forward = [=](auto&&... arguments) { normalize_tensors(make_device(), arguments...); };
         b.gradient = [=](auto&&... arguments)
-        { normalize_gradient_of_tensors(make_device(), arguments...); };
+        { normalize_gradient_of_tensors(make_device(), true, arguments...); };
         return b;
     }
 
