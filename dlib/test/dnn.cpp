@@ -278,9 +278,9 @@ namespace
         };
         for (std::size_t size = 0; size < out.str().size(); ++size)
             refuses(out.str().substr(0, size));
-        norm_type norm;
         std::ostringstream other;
-        serialize(norm, other);
+        serialize(std::string("add_prev_"), other);
+        serialize(static_cast<const norm_type&>(layer), other);
         refuses(other.str());
 
         std::ostringstream printed, xml;

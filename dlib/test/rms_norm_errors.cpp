@@ -93,6 +93,36 @@ namespace
         }
     };
 
+    struct sum_call
+    {
+        /*!
+            WHAT THIS OBJECT REPRESENTS
+                The same for rms_normalize_sum(). If shares is set, sum is also that argument.
+        !*/
+        rms_norm_axes axes = rms_norm_axes::sample;
+        double eps = 1e-5;
+        resizable_tensor dest = counting_tensor(9, 3, 4, 5);
+        resizable_tensor scale = counting_tensor(9, 1, 1, 1);
+        resizable_tensor sum = counting_tensor(9, 3, 4, 5);
+        resizable_tensor src1 = counting_tensor(2, 3, 4, 5);
+        resizable_tensor src2 = counting_tensor(2, 3, 4, 5);
+        resizable_tensor gamma = counting_tensor(1, 3, 1, 1);
+        resizable_tensor sum_call::*shares = nullptr;
+
+        void run()
+        {
+            resizable_tensor& to = shares ? this->*shares : sum;
+            dlib::contrib::tt::rms_normalize_sum(axes, 0, eps, dest, scale, to, src1, src2, gamma);
+        }
+
+        bool operator==(const sum_call& c) const
+        {
+            return have_same_bits(dest, c.dest) && have_same_bits(scale, c.scale) &&
+                have_same_bits(sum, c.sum) && have_same_bits(src1, c.src1) &&
+                have_same_bits(src2, c.src2) && have_same_bits(gamma, c.gamma);
+        }
+    };
+
     // ----------------------------------------------------------------------------------------
 
     using test::refused;
@@ -397,6 +427,34 @@ namespace
 
     // ----------------------------------------------------------------------------------------
 
+    void sums_that_are_refused()
+    {
+        const auto refused_if =
+            [](const std::function<void(sum_call&)>& spoil, const std::vector<std::string>& words)
+        {
+            refused<sum_call>(
+                spoil, [](sum_call& c) { c.run(); }, words);
+        };
+        DLIB_TEST(in_child_process(
+                      []() {
+                          return what_happens<sum_call>(
+                              [](sum_call&) {}, [](sum_call& c) { c.run(); }, {});
+                      }) == "it was not refused");
+        for (resizable_tensor sum_call::*shared :
+            {&sum_call::dest, &sum_call::scale, &sum_call::src1, &sum_call::src2})
+            refused_if([=](sum_call& c) { c.shares = shared; }, {"sum is the same object"});
+        refused_if([](sum_call& c) { c.eps = 0; }, {"eps: 0"});
+        refused_if(
+            [](sum_call& c)
+            {
+                c.gamma.set_size(1, 4, 1, 1);
+                c.gamma = 1;
+            },
+            {"(2,3,4,5)", "(1,4,1,1)"});
+    }
+
+    // ----------------------------------------------------------------------------------------
+
     class rms_norm_errors_tester : public tester
     {
     public:
@@ -423,6 +481,7 @@ namespace
                         "it does not survive a fork. The checks are the same code as on the CPU.");
             }
             RUN_CASE(layer_options_out_of_range());
+            RUN_CASE(sums_that_are_refused());
         }
     } a_rms_norm_errors_tester;
 
