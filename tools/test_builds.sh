@@ -109,7 +109,7 @@ done
 readelf -d "$lib/libdlib_rms_norm.so" | grep 'soname: \[libdlib_rms_norm.so.[0-9]' >/dev/null ||
     fail "no SONAME with a version"
 nm -DC --defined-only "$lib/libdlib_rms_norm.so" | grep ' T ' >shown
-! grep -v -E 'dlib::contrib::(cpu|cuda|tt)::rms_norm(alize|alize_gradient)\(' shown ||
+! grep -v -E 'dlib::contrib::(cpu|cuda|tt)::rms_normalize(_gradient|_sum)?\(' shown ||
     fail "internal symbols are shown"
 [ "$(wc -l <shown)" -ge 4 ] || fail "public symbols are hidden"
 program shared_program package -DCMAKE_PREFIX_PATH="$lib/cmake" -DCMAKE_CXX_STANDARD=23 \
