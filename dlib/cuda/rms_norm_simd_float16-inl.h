@@ -31,6 +31,14 @@ namespace dlib::contrib::cpu::HWY_NAMESPACE
                 the second; of bfloat16 a holds the even ones and b the odd ones: this way a float is
                 made with one operation.
         !*/
+        HWY_INLINE pair() {} // gcc's own constructors are for another instruction set
+
+        HWY_INLINE pair(float_vec a_, float_vec b_) :
+            a(a_),
+            b(b_)
+        {
+        }
+
         float_vec a;
         float_vec b;
     };
