@@ -22,25 +22,31 @@ build()
     cmake --build --preset "$1" -j2
 }
 
-# The two dtests run beside the rest, which keeps two processors busy in parts only.
+# Starts what runs beside the rest, which keeps two processors busy in parts only.
+beside() # NAME COMMAND...
+{
+    name=$1
+    shift
+    "$@" >"build/$name.log" 2>&1 &
+    started="$started $name=$!"
+}
+
+started=
+trap 'for job in $started; do kill "${job#*=}" 2>/dev/null || true; done' EXIT
+
 build sanitize
-build/sanitize/dlib/test/dtest --runall >build/sanitize/dtest.log 2>&1 &
-sanitize=$!
-trap 'kill "$sanitize" 2>/dev/null || true' EXIT
+beside dtest_sanitize build/sanitize/dlib/test/dtest -q --runall
 
 build release
-build/release/dlib/test/dtest --runall >build/release/dtest.log 2>&1 &
-release=$!
-trap 'kill "$sanitize" "$release" 2>/dev/null || true' EXIT
+beside dtest_release build/release/dlib/test/dtest -q --runall
+# Builds with users' flags, in users' projects.
+beside test_builds tools/test_builds.sh build/release
 
 echo "== dtest as a project of its own: configure"
 cmake -S dlib/test -B build/dtest >/dev/null
 
 echo "== installed library, used from outside"
 tools/test_install.sh build/release
-
-echo "== builds with users' flags, in users' projects"
-tools/test_builds.sh build/release
 
 echo "== 64-bit ARM"
 tools/test_arm.sh build/release
@@ -64,10 +70,10 @@ tools/check_cuda_build.sh
 faults=$(dlib/test/cuda_on_cpu/seed_faults.sh --list)
 echo "$(echo "$faults" | wc -l) faults fit the kernels (seed_faults.sh)"
 
-echo "== release: dtest"
-wait "$release" || { cat build/release/dtest.log; exit 1; }
-tail -1 build/release/dtest.log
-
-echo "== sanitize: dtest"
-wait "$sanitize" || { cat build/sanitize/dtest.log; exit 1; }
-tail -1 build/sanitize/dtest.log
+for job in $started
+do
+    name=${job%=*}
+    echo "== $name"
+    wait "${job#*=}" || { cat "build/$name.log"; exit 1; }
+    cat "build/$name.log"
+done

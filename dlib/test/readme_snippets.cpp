@@ -142,7 +142,7 @@ namespace
             begin = end + 1;
             ++num;
         }
-        DLIB_TEST(num == 4);
+        DLIB_TEST(num == 5);
     }
 
     class readme_tester : public tester
